@@ -34,6 +34,8 @@ from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from telemetry.traces import finish_spans  # noqa: E402
 
+MCP_PATHS = ("/mcp", "/mcp/", "/mcp/{slug}", "/mcp/{slug}/")
+
 
 class _ProtectedResourceMetadata:
     """A class, because Starlette passes a request instead of the ASGI triple to functions."""
@@ -75,13 +77,8 @@ def build_application() -> Starlette:
     application = Starlette(
         routes=[
             *ROUTES,
-            Route("/mcp", endpoint),
-            Route("/mcp/", endpoint),
-            Route("/mcp/{slug}", endpoint),
-            Route("/mcp/{slug}/", endpoint),
-            Route(METADATA_PATH, _ProtectedResourceMetadata()),
-            Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
-            Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
+            *(Route(path, endpoint) for path in MCP_PATHS),
+            *(Route(f"{METADATA_PATH}{path}", _ProtectedResourceMetadata()) for path in ("", *MCP_PATHS)),
         ],
         middleware=[
             Middleware(Observed),

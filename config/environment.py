@@ -25,6 +25,7 @@ from connectors.network.policy import (
     OutboundProxy,
     StdioCommand,
     check_issuer,
+    check_scheme,
     endpoint_url,
     normalise_base_url,
 )
@@ -40,6 +41,7 @@ SHORTEST_KEY = 32
 SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 ADDRESS = re.compile(rf"(?!\.)({HOST.pattern})(:\d+)?")
+ORIGIN = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{ADDRESS.pattern}/?")  # Also of desktop applications
 BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
@@ -133,8 +135,8 @@ class Environment(BaseSettings):
     )
     allowed_origins: str = _variable(
         "",
-        "Origins of web pages whose scripts may sign users in and call tools, comma-separated, "
-        "such as `https://inspector.example.com`.",
+        "Origins of web pages and desktop applications whose scripts may sign users in and call tools, "
+        "comma-separated, such as `https://inspector.example.com` or `app://obsidian.md`.",
     )
     trusted_proxies: str = _variable(
         "", "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, comma-separated."
@@ -499,6 +501,9 @@ class Environment(BaseSettings):
     oauth_registration: bool = _variable(
         True, "Whether clients may register themselves (RFC 7591). A user's consent is always required."
     )
+    oauth_registrations_per_hour: int = _variable(
+        100, "Maximum number of clients that register from one address within an hour.", within=(1, 100_000)
+    )
     oauth_client_documents: bool = _variable(
         True,
         "Whether clients may use the public https address of their metadata document as client "
@@ -521,6 +526,12 @@ class Environment(BaseSettings):
         3600,
         "Lifetime in seconds of an application's access token. Applications renew it themselves.",
         within=(60, 86_400),
+    )
+    oauth_refresh_grace_seconds: int = _variable(
+        60,
+        "Seconds after a renewal in which the former refresh token gives tokens to other processes of the "
+        "application. Later, its use revokes all of them.",
+        within=(0, 3600),
     )
     oauth_refresh_days: int = _variable(
         30, "Days without use after which a user must sign an application in again.", within=(1, 365)
@@ -647,9 +658,11 @@ class Environment(BaseSettings):
     @classmethod
     def _lists_origins(cls, value: str) -> str:
         for origin in split_list(value):
-            parts = urlsplit(check_issuer(origin))
-            if "*" in origin or parts.path.strip("/"):
+            if origin != "null" and not ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is not an origin such as https://inspector.example.com")
+            parts = urlsplit(origin)
+            if parts.scheme == "http" and not str(parts.hostname).endswith(".localhost"):
+                check_scheme(origin)
         return value
 
     @field_validator("trusted_proxies")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
@@ -49,15 +50,19 @@ SIGN_INS = Limit("sign-ins from an address", 50, 900)
 CODES = Limit("second factors of an account", 10, 900)
 TOKENS = Limit("tokens from an address", 30, 60)
 DELIVERIES = Limit("deliveries of webhooks from an address", 30, 60)
-REGISTRATIONS = Limit("registrations of clients from an address", 30, 3600)
-CLIENT_DOCUMENTS = Limit("addresses of clients that are read for a user", 20, 3600)
+REGISTRATIONS = Limit(
+    "registrations of clients from one address (CATALOGUE_OAUTH_REGISTRATIONS_PER_HOUR)",
+    settings.CATALOGUE.oauth_registrations_per_hour,
+    3600,
+)
+CLIENT_DOCUMENTS = Limit("addresses of clients read for one user", 20, 3600)
 
 
 class TooManyFailures(Exception):
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, what: str = "failed attempts") -> None:
         minutes = -(-seconds // 60)
         wait = counted(seconds, "second") if minutes < 2 else f"{minutes} minutes"
-        super().__init__(f"Too many failed attempts: try again in {wait}.")
+        super().__init__(f"Too many {what}: try again in {wait}.")
         self.seconds = seconds
 
 
@@ -163,7 +168,7 @@ def _counted(limit: Limit, address: str) -> Iterator[None]:
 def count_attempt(limit: Limit, caller: str) -> None:
     """For what is limited even if it succeeds. Raises TooManyFailures."""
     if seconds := _count(_key(limit, neighbourhood(caller)), limit):
-        raise TooManyFailures(seconds)
+        raise TooManyFailures(seconds, limit.name)
 
 
 def _key(limit: Limit, *parts: str) -> str:
@@ -235,11 +240,11 @@ class AccessTokenAuthentication(BaseAuthentication):
         return AnonymousUser(), access
 
     def authenticate_header(self, request: Request) -> str:
-        return challenge(metadata_url(whole=True), "invalid_token" if _authorization(request) else "")
+        return challenge(_metadata_of(request), "invalid_token" if _authorization(request) else "")
 
-    def refuse_scope(self, access: Access, needed: str) -> str:
+    def refuse_scope(self, request: Request, access: Access, needed: str) -> str:
         """The `WWW-Authenticate` of a request that needs another scope."""
-        return challenge(metadata_url(whole=True), "insufficient_scope", {*access.scopes, needed})
+        return challenge(_metadata_of(request), "insufficient_scope", {*access.scopes, needed})
 
 
 class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -256,3 +261,7 @@ class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no
 
 def _authorization(request: Request) -> str:
     return get_authorization_header(request).decode("iso-8859-1")
+
+
+def _metadata_of(request: Request) -> str:
+    return metadata_url(request.META.get("HTTP_HOST", ""))

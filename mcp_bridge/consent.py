@@ -45,6 +45,7 @@ from mcp_bridge.admin.tokens import SignInForm
 from mcp_bridge.authentication import CLIENT_DOCUMENTS, REGISTRATIONS, TooManyFailures, count_attempt
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants, server
+from mcp_bridge.tokens import LOOPBACK
 
 app_name = "oauth2_provider"  # Django-oauth-toolkit looks for its addresses under this name
 NAMED_TOOLS = 8
@@ -139,7 +140,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
 
     def _is_trusted(self, address: str) -> bool:
         """Whether it is on the user's machine, or of an application that the user has allowed."""
-        if address.startswith(("http:", "https:")) and urlsplit(address).hostname in server.LOOPBACK:
+        if address.startswith(("http:", "https:")) and urlsplit(address).hostname in LOOPBACK:
             return True
         application = Application.objects.filter(client_id=self.request.GET.get("client_id")).first()
         return grants.is_allowed(self.request.user, application)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,6 @@ from pydantic import SecretStr
 from catalogue.access import GROUP, Caller, Person, Scope, person_of
 from catalogue.database import run_without_connection
 from catalogue.models import Toolset
-from catalogue.models.toolset import SLUG_FORM
 from catalogue.permissions import permissions_behind, scopes_of
 from connectors.background import start_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
@@ -24,7 +24,7 @@ from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided
 from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
 from mcp_bridge.oauth import grants
-from mcp_bridge.tokens import TOKEN_START, Access, Kind, digest_of, resource_url
+from mcp_bridge.tokens import TOKEN_START, Access, Kind, digest_of
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that looks up their user
 REMEMBERED_TOKENS = 10_000
@@ -104,17 +104,16 @@ def _issuer() -> Issuer:
 
 
 def _is_ours(audience: str) -> bool:
-    return audience in _whole() or _slug_in(audience) is not None
-
-
-def _whole() -> list[str]:
-    """The audiences without a toolset."""
-    return [resource_url(), settings.PUBLIC_URL, *split_list(settings.CATALOGUE.oauth_audiences)]
+    with suppress(ValueError):
+        _slug_in(audience)
+        return True
+    return False
 
 
 def _slug_in(audience: str) -> str | None:
-    slug = audience.removeprefix(f"{resource_url()}/")
-    return slug if slug != audience and re.match(SLUG_FORM, slug) else None
+    """None: everything exposed. Raises ValueError for foreign audiences."""
+    is_whole = audience in split_list(settings.CATALOGUE.oauth_audiences)
+    return None if is_whole else grants.slug_of(audience)
 
 
 def _read_access(text: str) -> Access | None:
@@ -183,10 +182,9 @@ def _client_of(claims: dict[str, Any]) -> str:
 
 def _toolset_of(audiences: Iterable[str]) -> str | None:
     """The toolset of a token that was issued for the address of one."""
-    named = list(audiences)
-    if any(one in _whole() for one in named):
+    slugs = {_slug_in(one) for one in audiences}
+    if None in slugs:
         return None
-    slugs = {_slug_in(one) for one in named}
     slug = slugs.pop()
     if slugs or not Toolset.objects.filter(slug=slug).exists():
         raise TokenRefused("it was made for several toolsets" if slugs else "its toolset does not exist")

@@ -7,10 +7,10 @@ from typing import Any
 
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
-from mcp_types import INVALID_PARAMS
+from mcp_types import INVALID_PARAMS, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from connectors.formats.json import as_object
+from connectors.formats.json import UnreadableJSON, as_object, parse_top_level
 from executions.refusals import InvalidIdempotencyKey
 from executions.run_callers import ANSWERS
 from mcp_bridge.addresses import client_address
@@ -29,6 +29,20 @@ LONGEST_CURSOR = 2000
 SESSION_HEADER = "mcp-session-id"
 ELICITATION_MODES = ("form", "url")
 OTHER_ANSWERS = ("sampling", "roots")
+
+
+def usable_id(message: Any) -> RequestId | None:
+    """Of a request; None for other messages."""
+    found = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return found if type(found) in (int, str) else None
+
+
+def id_in(text: bytes) -> RequestId | None:
+    """Of a request whose parameters cannot be read, so that its client does not wait for an answer."""
+    try:
+        return usable_id(parse_top_level(text))
+    except UnreadableJSON:
+        return None
 
 
 def is_modern(context: Context) -> bool:

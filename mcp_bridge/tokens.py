@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -28,6 +29,7 @@ from mcp_bridge.models import AccessToken, TokenState, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 USE_NOTED_EVERY = timedelta(minutes=1)
 REMEMBERED_ORIGINS = 50  # Of one token, between two writes
@@ -296,16 +298,29 @@ def authorization_server() -> str | None:
 
 
 def resource_url(slug: str | None = None) -> str:
-    return f"{settings.PUBLIC_URL}{_path(slug)}"
+    return f"{settings.PUBLIC_URL}/mcp{'' if slug is None else f'/{slug}'}"
 
 
-def metadata_url(slug: str | None = None, *, whole: bool = False) -> str:
-    """The address of the resource's description (RFC 9728). `whole`: of the server with MCP and REST."""
-    return f"{settings.PUBLIC_URL}{METADATA_PATH}{'' if whole else _path(slug)}"
+def own_origins() -> list[str]:
+    """The public address, and the same with each other name that Django serves, such as 127.0.0.1. Not with
+    patterns, nor with a name of the user's machine for another one: others may serve there."""
+    public = urlsplit(settings.PUBLIC_URL)
+    port = "" if public.port is None else f":{public.port}"
+    foreign = () if public.hostname in LOOPBACK else LOOPBACK
+    names = [
+        name for name in settings.ALLOWED_HOSTS if name[0] not in "*." and name.strip("[]") not in foreign
+    ]
+    return [settings.PUBLIC_URL, *(f"{public.scheme}://{name}{port}" for name in names)]
 
 
-def _path(slug: str | None) -> str:
-    return "/mcp" if slug is None else f"/mcp/{slug}"
+def asked_origin(host: str) -> str:
+    """Of `own_origins` the one with the `Host` of a request: clients refuse a resource with another name."""
+    return next((one for one in own_origins() if one.endswith(f"://{host.lower()}")), settings.PUBLIC_URL)
+
+
+def metadata_url(host: str, path: str = "") -> str:
+    """The address of the description of the resource at this path (RFC 9728), as a client named the host."""
+    return f"{asked_origin(host)}{METADATA_PATH}{path}"
 
 
 class ToolsetInUse(Exception):

@@ -158,7 +158,7 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     answer.data = _body(expected, answer.status_code)
     if isinstance(error, InsufficientScope):
         answer["WWW-Authenticate"] = request.successful_authenticator.refuse_scope(
-            request.auth, error.scope.value
+            request, request.auth, error.scope.value
         )
     return answer
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
+HEX = r"[0-9a-fA-F]{2}"
+PAIR_OR_HALF = re.compile(rf"\\(?:u[dD][89abAB]{HEX}\\u[dD][c-fC-F]{HEX}|(u[dD][89a-fA-F]{HEX})|.)".encode())
 NO_CHARACTER = "half of a surrogate pair, which is not a character"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
@@ -96,6 +99,13 @@ def find_repetition(data: bytes) -> str:
     except (ValueError, RecursionError):
         pass  # Whoever reads it says so.
     return ""
+
+
+def mend(data: bytes) -> bytes:
+    """Valid JSON that strict parsers refuse, as they read it: without a byte order mark, and with U+FFFD for
+    each half of a surrogate pair, such as of a text that was cut in the middle of an emoji."""
+    text = data.removeprefix(BOM_UTF8)
+    return PAIR_OR_HALF.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
 
 
 def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:

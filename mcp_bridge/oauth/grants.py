@@ -1,11 +1,12 @@
 """The consents of users, and the access that tokens of applications have."""
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
@@ -14,8 +15,9 @@ from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken
 
 from catalogue import permissions
 from catalogue.access import Caller, Scope, person_of
+from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge.models import AllowedApplication
-from mcp_bridge.tokens import SHOWN_CHARACTERS, USE_NOTED_EVERY, Access, Kind, digest_of, resource_url
+from mcp_bridge.tokens import SHOWN_CHARACTERS, USE_NOTED_EVERY, Access, Kind, digest_of, own_origins
 
 TOKEN_START = "wfo_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 REFRESH_START = "wfr_"
@@ -36,12 +38,12 @@ def scopes_of(user: User, *, toolset: str | None = None) -> frozenset[str]:
 def slug_of(resource: str) -> str | None:
     """The slug of a resource's toolset; None: everything exposed, as for the addresses of MCP and of the
     server. Raises ValueError for foreign resources."""
-    here = resource_url()
-    plain = resource.rstrip("/")
-    if plain in (here, settings.PUBLIC_URL):
+    parts, plain = urlsplit(resource), resource.rstrip("/")
+    origin = f"{parts.scheme}://{parts.netloc}"
+    if origin in own_origins() and plain in (origin, f"{origin}/mcp"):
         return None
-    slug = plain.removeprefix(f"{here}/")
-    if slug == plain or not slug or plain != resource_url(slug):
+    slug = plain.removeprefix(f"{origin}/mcp/")
+    if origin not in own_origins() or not re.match(SLUG_FORM, slug):
         raise ValueError(resource)
     return slug
 

@@ -8,12 +8,15 @@ import secrets
 import unicodedata
 from collections.abc import Iterable
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
 from loguru import logger
 from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import AccessToken, Application, RefreshToken
@@ -38,9 +41,8 @@ from mcp_bridge.oauth.grants import (
     slug_of,
     use_up,
 )
-from mcp_bridge.tokens import resource_url
+from mcp_bridge.tokens import LOOPBACK, resource_url
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LONGEST_REDIRECT = 500
 LONGEST_CLIENT_NAME = 100
 MOST_MARKS = 2  # On one letter of a client's name
@@ -134,8 +136,17 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
             used = getattr(request, "refresh_token_instance", None)
             if used is not None and _is_used_up(used, request):
                 self._save_another(token, request, used)
-            else:
-                super().save_bearer_token(token, request, *args, **kwargs)
+                return
+            if used is not None:
+                _replace(used)
+            super().save_bearer_token(token, request, *args, **kwargs)
+
+    def revoke_token(self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any) -> None:
+        """With those of other processes of the client, which come from the same consent (RFC 7009, 2.1)."""
+        checksum = hashlib.sha256(token.encode()).hexdigest()
+        of_it = Q(token_checksum=checksum) | Q(access_token__token_checksum=checksum)
+        for sibling in RefreshToken.objects.filter(of_it, application=request.client):
+            RefreshToken.revoke_family(sibling.token_family)
 
     def _save_another(self, token: Any, request: Any, used: Any) -> None:
         """In the same family. The toolkit would answer with the first pair, of which only hashes are kept."""
@@ -155,6 +166,15 @@ def _narrowed(requested: str, available: Iterable[str], request: Any) -> list[st
         description = f"None of these scopes is available here. Available: {' '.join(available)}"
         raise InvalidScopeError(description=description, request=request)
     return scopes
+
+
+def _replace(token: Any) -> None:
+    """The toolkit would delete its access token at once, which another process of the client may be using. It
+    ends early enough for that process to renew it within the grace period."""
+    now = timezone.now()
+    ends_at = now + timedelta(seconds=oauth2_settings.REFRESH_TOKEN_GRACE_PERIOD_SECONDS / 2)
+    RefreshToken.objects.filter(pk=token.pk).update(revoked=now)
+    AccessToken.objects.filter(pk=token.access_token_id, expires__gt=ends_at).update(expires=ends_at)
 
 
 def _is_used_up(token: Any, request: Any) -> bool:

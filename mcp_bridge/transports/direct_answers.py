@@ -55,7 +55,6 @@ from telemetry.metrics import mcp_requests
 
 UNCACHED = (b"cache-control", b"no-store")
 MEMBERS = {"jsonrpc", "id", "method", "params"}
-ACCEPTED = ("application/json", "text/event-stream")
 VERSION_HEADER = "mcp-protocol-version"
 ASSUMED_VERSION = "2025-03-26"  # Of requests without the header, by the specification of Streamable HTTP
 LARGEST_ID = 2**63  # Python converts no integer of more than 4,300 digits
@@ -66,7 +65,7 @@ ANSWERED = mcp_requests.labels(METHOD, "ok")
 CALL_METHOD = "tools/call"
 UNWATCHED_SECONDS = 0.02  # Until the connection is watched; most cached answers are sent by then
 PING_SECONDS = 15.0  # As the SDK: after so long without an answer an event stream begins, which proxies keep
-EVENT_STREAM = [
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"connection", b"keep-alive"),
@@ -223,8 +222,6 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     headers = dict(reversed(pairs))  # The first of several, as in the SDK.
-    if not _accepts_answers(headers.get("accept", "")):
-        return None
     version = headers.get(VERSION_HEADER, ASSUMED_VERSION)
     if version not in HANDSHAKE_PROTOCOL_VERSIONS:
         if find_duplicated_routing_header(pairs) is not None:
@@ -232,11 +229,6 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         route = classify_inbound_request(message, headers=headers)
         version = route.protocol_version if isinstance(route, InboundModernRoute) else None
     return version if version is not None and _has_valid_params(message, version) else None
-
-
-@lru_cache(maxsize=100)
-def _accepts_answers(header: str) -> bool:
-    return {kind.partition(";")[0].strip() for kind in header.split(",")}.issuperset(ACCEPTED)
 
 
 def _has_valid_params(message: dict[str, Any], version: str) -> bool:
@@ -365,7 +357,7 @@ class DirectCall:
             except TimeoutError:
                 self._is_writing = True
                 if not self._is_stream:
-                    await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+                    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
                     self._is_stream = True
                 await send(PING)
                 self._is_writing = False

@@ -5,7 +5,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 from django.conf import settings
@@ -21,6 +20,7 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    PARSE_ERROR,
     RequestId,
     jsonrpc_message_adapter,
 )
@@ -36,7 +36,7 @@ from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
-from connectors.formats.json import find_repetition
+from connectors.formats.json import find_repetition, mend
 from mcp_bridge import notifications
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer, sent_token
@@ -48,8 +48,10 @@ from mcp_bridge.request_meta import (
     ELICITATION_MODES,
     OTHER_ANSWERS,
     SESSION_HEADER,
+    id_in,
     marks_of_handshake,
     session_marks,
+    usable_id,
 )
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import (
@@ -58,14 +60,16 @@ from mcp_bridge.tokens import (
     Origin,
     OtherToolset,
     arriving,
+    asked_origin,
     authorization_server,
     metadata_url,
-    resource_url,
+    own_origins,
 )
 from mcp_bridge.transports.direct_answers import (
     CALL_METHOD,
     PING,
     PING_SECONDS,
+    STREAM_HEADERS,
     UNCACHED,
     DirectAnswers,
     DirectCall,
@@ -83,20 +87,27 @@ USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask f
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
 """Headers that may not be repeated: a proxy may read the first one, and this server the last."""
-LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
+UNREACHABLE_ORIGIN = re.compile(
+    r"https?://(([a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
+    r"|(?!https?:|file:)[a-z][a-z0-9+.-]*://[^/@]+"
+)
+"""Of this machine, or with an application's own scheme: no name in the DNS gives it to a page."""
 LONGEST_HOST = 300
 SHOWN_CHARACTERS = 100
 NOT_OUR_HOST = (
     "The Host header does not match an address of this server. Its operator lists the "
     "addresses in CATALOGUE_ALLOWED_HOSTS."
 )
-NOT_OUR_PAGE = "Web pages of other origins may not use this server."
+NOT_OUR_PAGE = "The origin {!r} may not use this server unless CATALOGUE_ALLOWED_ORIGINS lists it."
+JSON, EVENT_STREAM = "application/json", "text/event-stream"
+BOTH = f"{JSON}, {EVENT_STREAM}"
+ANSWER = re.compile(rb'^data: (\{"jsonrpc":"2.0","id":.+)$', re.MULTILINE)  # No notification has an id
+REFUSED_RANGE = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)")
+NOT_ACCEPTED = f"Every form of this answer is refused by the request. Send Accept: {BOTH}."
 NOT_JSON = "Send the message as Content-Type: application/json."
 ENCODED = "Content-Encoding is not supported. Send the body without it."
-EVENT_STREAM = "text/event-stream"
 RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended the stream, as at a restart
 RETRY_SECONDS = 60
-HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class McpEndpoint:
@@ -123,13 +134,20 @@ class McpEndpoint:
         # Not every server strips values (RFC 9110).
         stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": stripped}
+        form = None if first is None else _sole_form(Headers(scope=scope))
+        if form is not None:
+            headers = MutableHeaders(scope=scope)
+            headers["accept"] = BOTH  # To all that follows, which answers in either form
+            if form == JSON:
+                del headers[SESSION_HEADER]  # Its marks allow questions, which come on event streams
+            send = _OneForm(form, send).send
         try:
             access = await self._admit(scope)
             if isinstance(access, Response):
                 answer: ASGIApp = access
             else:
                 scope["state"] = {**scope.get("state", {}), "access": access}
-                answer = self._answer_of(scope, first)
+                answer = refusal(406, NOT_ACCEPTED) if form == "" else self._answer_of(scope, first)
             await answer(scope, receive, send if isinstance(answer, DirectCall) else _uncached(send))
         except DatabaseProblem as problem:
             told = _explain(problem)
@@ -142,7 +160,7 @@ class McpEndpoint:
             return refused
         slug = scope.get("path_params", {}).get("slug")
         try:
-            known = await _access_or_refusal(scope, slug)
+            known = await _access_or_refusal(scope)
         except Undecided as problem:
             wait = {"Retry-After": str(problem.seconds)}
             return refusal(503, str(problem), code=INTERNAL_ERROR, headers=wait)
@@ -181,16 +199,21 @@ class McpEndpoint:
         try:
             message = from_json(body)
         except ValueError:
-            return partial(self._pass_on, received, {})  # The SDK's refusal of invalid JSON is clear.
+            body = mend(body)
+            try:
+                message = from_json(body)
+            except ValueError as problem:
+                return refusal(400, f"Parse error: {problem}", code=PARSE_ERROR, request_id=id_in(body))
+            received = {**received, "body": body}
         # Readers differ in which of two they take, such as those that log or limit calls on the way here.
         if fault := find_repetition(body):
-            return refusal(400, fault, request_id=_usable_id(message))
+            return refusal(400, fault, request_id=usable_id(message))
         is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
         # What can be read as a call is well-formed.
         is_readable = is_call and isinstance(message.get("params"), dict)
         call = self._direct_calls.read(scope, message) if is_readable else None
         if call is None and (fault := _fault_of(message)):
-            return refusal(400, fault, request_id=_usable_id(message))
+            return refusal(400, fault, request_id=usable_id(message))
         pass_on, access = partial(self._pass_on, received, message), scope["state"]["access"]
         if is_call and "id" in message:
             return _missing_scope(message, access, scope) or call or pass_on
@@ -228,7 +251,7 @@ async def _after(
 async def admit_reader(scope: Scope) -> Response | None:
     """The refusal of a request whose token may not read what administrators see; None: admitted."""
     try:
-        known = await _access_or_refusal(scope, None)
+        known = await _access_or_refusal(scope)
     except Undecided as problem:
         wait = {"Retry-After": str(problem.seconds)}
         return JSONResponse({"detail": str(problem)}, status_code=503, headers=wait)
@@ -244,12 +267,12 @@ async def admit_reader(scope: Scope) -> Response | None:
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
     """RFC 9728."""
-    slug = _slug_of(scope)
+    slug, path = _slug_of(scope), scope["path"].removeprefix(METADATA_PATH)
     if not _can_be_named(slug):
         await _unknown_toolset(slug)(scope, receive, send)
         return
     document = {
-        "resource": settings.PUBLIC_URL if scope["path"] == METADATA_PATH else resource_url(slug),
+        "resource": asked_origin(Headers(scope=scope).get("host", "")) + path,
         "resource_name": "Workflow Catalogue",
         "bearer_methods_supported": ["header"],
         # Only what MCP needs: many clients request every scope in this list.
@@ -260,7 +283,7 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
     await JSONResponse(document)(scope, receive, send)
 
 
-async def _access_or_refusal(scope: Scope, slug: str | None) -> Access | Response:
+async def _access_or_refusal(scope: Scope) -> Access | Response:
     """Raises Undecided."""
     headers = Headers(scope=scope)
     if text := sent_token(headers.get("authorization", "")):
@@ -275,13 +298,21 @@ async def _access_or_refusal(scope: Scope, slug: str | None) -> Access | Respons
             await run_in_database(note_wrong_token, text, address=address_in(scope))
         except TooManyFailures as problem:
             return refusal(429, str(problem), headers={"Retry-After": str(problem.seconds)})
-    return _unauthorized(slug, has_sent_one="authorization" in headers)
+    error = "invalid_token" if "authorization" in headers else ""
+    return JSONResponse(
+        {
+            "error": "invalid_token",
+            "error_description": "Send a valid access token as Authorization: Bearer <token>.",
+        },
+        status_code=401,
+        headers={"WWW-Authenticate": challenge(_metadata_of(scope), error, USUAL)},
+    )
 
 
 def _fault_of(message: Any) -> str:
     """Empty for a JSON-RPC message."""
     is_call = isinstance(message, dict) and "method" in message
-    if is_call and "id" in message and _usable_id(message) is None:
+    if is_call and "id" in message and usable_id(message) is None:
         # The SDK would take it for a notification, and not answer it.
         return "The id of a request must be an integer or a string."
     try:
@@ -292,37 +323,26 @@ def _fault_of(message: Any) -> str:
     return ""
 
 
-def _usable_id(message: Any) -> RequestId | None:
-    found = message.get("id") if isinstance(message, dict) and "method" in message else None
-    return found if type(found) in (int, str) else None
-
-
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
     """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
     params = message.get("params")
     name = params.get("name") if isinstance(params, dict) else None
     if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
         return None
-    metadata, wanted = metadata_url(_slug_of(scope)), {*access.scopes, needed}
+    told = challenge(_metadata_of(scope), "insufficient_scope", {*access.scopes, needed})
     return refusal(
         403,
         describe_missing_scope(name, needed),
         code=INVALID_PARAMS,
         request_id=message["id"],
-        headers={"WWW-Authenticate": challenge(metadata, "insufficient_scope", wanted)},
+        headers={"WWW-Authenticate": told},
     )
 
 
-def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
-    slug, error = slug if _can_be_named(slug) else None, "invalid_token" if has_sent_one else ""
-    return JSONResponse(
-        {
-            "error": "invalid_token",
-            "error_description": "Send a valid access token as Authorization: Bearer <token>.",
-        },
-        status_code=401,
-        headers={"WWW-Authenticate": challenge(metadata_url(slug), error, USUAL)},
-    )
+def _metadata_of(scope: Scope) -> str:
+    """The address of the description of the resource that is asked for."""
+    is_named = scope["path"].startswith("/mcp") and _can_be_named(_slug_of(scope))
+    return metadata_url(Headers(scope=scope).get("host", ""), scope["path"] if is_named else "/mcp")
 
 
 def _unknown_toolset(slug: str | None) -> Response:
@@ -414,12 +434,14 @@ def check_headers(scope: Scope) -> Response | None:
             host[:SHOWN_CHARACTERS],
         )
         return refusal(421, NOT_OUR_HOST)
-    public: Any = urlsplit(settings.PUBLIC_URL)
-    ours = f"{public.scheme}://{public.netloc}".lower()
-    if origin and origin not in {ours, *allowed_origins()} and not LOCAL_ORIGIN.fullmatch(origin):
+    if (
+        origin
+        and not UNREACHABLE_ORIGIN.fullmatch(origin)
+        and origin not in ({*map(str.lower, own_origins()), *allowed_origins()})
+    ):
         text = "Refused a request from a web page of {!r}."
         logger.bind(recurring=REFUSED).warning(text, origin[:SHOWN_CHARACTERS])
-        return refusal(403, NOT_OUR_PAGE)
+        return refusal(403, NOT_OUR_PAGE.format(origin[:SHOWN_CHARACTERS]))
     return _check_body_type(headers) if scope["method"] == "POST" else None
 
 
@@ -430,6 +452,56 @@ def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
         return refusal(415, ENCODED)
     return None
+
+
+def _sole_form(headers: Headers) -> str | None:
+    """The form of the answers to a client that does not name both, as the protocol demands: JSON unless it
+    names event streams. Empty if it accepts neither."""
+    accept = ",".join(headers.getlist("accept"))
+    if (takes_json := _accepts(accept, JSON)) and _accepts(accept, EVENT_STREAM, by_name=True):
+        return None
+    if takes_json and headers.get("mcp-method") != "subscriptions/listen":
+        return JSON
+    return EVENT_STREAM if _accepts(accept, EVENT_STREAM) else ""
+
+
+@lru_cache(maxsize=100)
+def _accepts(header: str, media_type: str, *, by_name: bool = False) -> bool:
+    """RFC 9110, 12.5.1: the most specific range counts. `by_name`: not by `*/*`, or without a header."""
+    ranges = (header.strip() or "*/*").lower().split(",")
+    accepted = {one.partition(";")[0].strip(): not REFUSED_RANGE.search(one) for one in ranges}
+    fitting = (media_type, f"{media_type.partition('/')[0]}/*", media_type if by_name else "*/*")
+    return next((accepted[one] for one in fitting if one in accepted), False)
+
+
+class _OneForm:
+    """Sends an event stream as the document in its last event, and a document as an event stream."""
+
+    def __init__(self, form: str, send: Send) -> None:
+        self._form, self._send, self._body = form, send, b""
+        self._start: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            form = Headers(raw=message["headers"]).get("content-type")
+            if message["status"] == 200 and form in (JSON, EVENT_STREAM) and form != self._form:
+                self._start = message
+                return
+        elif self._start is not None:
+            piece = message.get("body", b"")
+            if self._form == EVENT_STREAM:
+                self._body += piece
+            elif answer := ANSWER.search(piece):
+                self._body = answer[1].strip()
+            if message.get("more_body"):
+                return
+            body = event_of(self._body) if self._form == EVENT_STREAM else self._body
+            headers = MutableHeaders(scope=self._start)
+            headers["content-type"], headers["content-length"] = self._form, str(len(body))
+            # Without an answer, the server is stopping.
+            await self._send(self._start if body else {**self._start, "status": 503})
+            message = {"type": "http.response.body", "body": body}
+        await self._send(message)
 
 
 @lru_cache(maxsize=64)
@@ -451,7 +523,7 @@ class ChangeStreams:
         interests = notifications.Interests(events=notifications.admissible_lists(access))
         if version not in HANDSHAKE_PROTOCOL_VERSIONS or not interests.events:
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
-        elif EVENT_STREAM not in headers.get("accept", "").lower():
+        elif not _accepts(headers.get("accept", ""), EVENT_STREAM, by_name=True):
             refused = refusal(406, f"GET opens a stream of notifications: send Accept: {EVENT_STREAM}.")
             await refused(scope, receive, send)
         else:
@@ -476,8 +548,7 @@ class _EventStream:
         async with anyio.create_task_group() as together:
 
             async def begin() -> None:
-                headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+                await self.send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
                 await self._write(b"retry: %d\r\n\r\n" % RECONNECT_MILLISECONDS)
                 together.start_soon(self._keep_alive)
 

@@ -82,6 +82,14 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("CATALOGUE_ALLOWED_HOSTS", "example.com,*.example.com"),
         ("CATALOGUE_ALLOWED_HOSTS", "https://example.com"),
         ("CATALOGUE_ALLOWED_HOSTS", "example.com:8000"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "inspector.example.com"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "http://inspector.example.com"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "HTTP://localhost.example.com"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "https://*.example.com"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "*"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "app://obsidian.md/vault"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "https://ada@inspector.example.com"),
+        ("CATALOGUE_ALLOWED_ORIGINS", "file://"),
         ("CATALOGUE_TRUSTED_PROXIES", "proxy.internal"),
         ("CATALOGUE_TRUSTED_PROXIES", "10.0.0.1/8"),
         ("SECRET_KEY", "x"),
@@ -174,6 +182,8 @@ def test_a_misspelt_setting_ends_the_start_with_a_suggestion():
 def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.MonkeyPatch):
     """B4"""
     monkeypatch.setenv("CATALOGUE_ALLOWED_HOSTS", "a.example.com, .b.example.com,192.0.2.1,[2001:db8::1]")
+    origins = "https://a.example, http://localhost:6274/,http://tauri.localhost,app://obsidian.md,null"
+    monkeypatch.setenv("CATALOGUE_ALLOWED_ORIGINS", f"{origins},chrome-extension://abcdef,tauri://localhost")
     monkeypatch.setenv("CATALOGUE_TRUSTED_PROXIES", "127.0.0.1, 10.0.0.0/8,2001:db8::/32")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1/")
     monkeypatch.setenv("SECRET_KEY", "k" * 32)

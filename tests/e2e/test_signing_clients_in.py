@@ -130,9 +130,9 @@ def press_allow(browser: RealBrowser, username: str, client: str) -> None:
     browser.wait_for("!document.querySelector('#consent')")
 
 
-def server_address(product: Product) -> str:
-    """As its banner says it; tokens are for that address."""
-    return f"http://localhost:{product.port}/mcp"
+def server_address(product: Product, host: str = "localhost", path: str = "/mcp") -> str:
+    """As its banner says it, or as some people write it."""
+    return f"http://{host}:{product.port}{path}"
 
 
 def make_user(product: Product, username: str) -> None:
@@ -216,13 +216,22 @@ async def test_the_python_client_signs_a_user_in_and_is_refused_once_the_user_is
         assert http.post(server_address(product), json=body).status_code == 401
 
 
-@pytest.mark.parametrize("release", ["v1", "v2"])
-def test_the_typescript_clients_do_so_too(
-    product: Product, rest: Rest, chromium: RealBrowser, back: Return, node: Path, release: str
+@pytest.mark.parametrize(
+    ("release", "host", "path"), [("v1", "127.0.0.1", "/mcp/"), ("v2", "127.0.0.1", "/mcp")]
+)
+def test_the_typescript_clients_do_so_too_at_another_name_of_the_server(
+    product: Product,
+    rest: Rest,
+    chromium: RealBrowser,
+    back: Return,
+    node: Path,
+    release: str,
+    host: str,
+    path: str,
 ) -> None:
     username, client = f"theo-{release}", f"TypeScript {release}"
     make_user(product, username)
-    command = [node, FOLDER / "sign_in.mjs", release, server_address(product), back.address]
+    command = [node, FOLDER / "sign_in.mjs", release, server_address(product, host, path), back.address]
     process = subprocess.Popen(
         [*command, TOOL, json.dumps(GIVEN)],
         cwd=ROOT,
@@ -338,7 +347,7 @@ def test_mcp_remote_signs_a_user_in_for_clients_that_only_start_programs(
 ) -> None:
     """It registers itself, lists, calls, renews an expired token, and gets nothing for a disabled user."""
     make_user(product, "rita")
-    with Remote(node, tmp_path, server_address(product)) as remote:
+    with Remote(node, tmp_path, server_address(product, "127.0.0.1")) as remote:
         remote.send("initialize", **HANDSHAKE)
         allow(chromium, remote.asks_to_open(), "rita", "MCP CLI Proxy")
         assert remote.answers.get(timeout=60)["result"]["serverInfo"]

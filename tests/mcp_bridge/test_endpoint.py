@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from http.client import HTTPConnection
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from django.utils import timezone
 
 from catalogue.models import Source
-from executions.models import Execution
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
@@ -110,8 +111,22 @@ HOSTILE_BODIES = {
     "a huge integer": b'{"jsonrpc":"2.0","id":' + b"9" * 5_000 + b',"method":"ping"}',
     "empty": b"",
     "no method": b'{"jsonrpc":"2.0","id":1}',
-    "a lone surrogate": b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
 }
+
+
+HALVES = {
+    "high": rb'"text": "cut: \ud83d"',
+    "low": rb'"text": "cut: \udc4d"',
+    "first": rb'"text": "\ud83d cut."',
+    "capital": rb'"text": "cut: \uD83D"',
+    "of two": rb'"text": "cut\ud83d\ud83d\udc4d."',
+    "beside a backslash": rb'"text": "cu\\\ud83d.."',
+    "name": rb'"text": "a", "\ud83d": 1',
+}
+
+
+def answer_in(response: httpx2.Response) -> Any:
+    return json.loads(response.text.rpartition("data: ")[2])
 
 
 NOT_ONE_MESSAGE = ["a batch", "an empty batch", "null", "a number", "no method"]
@@ -224,17 +239,56 @@ def test_what_is_wrong_with_the_parameters_is_named(
             assert error["message"] == f"Invalid parameters of tools/call:\n{fault}"
 
 
-def test_half_a_character_in_any_text_is_refused_before_anything_starts(
-    mcp_server: McpServer, token: str, source: Source
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+def test_half_a_character_becomes_a_whole_one(
+    mcp_server: McpServer, token: str, source: Source, subtests: pytest.Subtests, version: str
 ):
-    """The engine would get what is no character."""
-    body, headers = modern("tools/call", name="text_statistics", arguments={"text": "cut \ud83d"})
-    # As Python's own writer has it, in ASCII.
-    sent = json.dumps(body).encode()
-    result = mcp_server.post(content=sent, token=token, headers=headers).json()["result"]
-    assert result["isError"] and not Execution.objects.exists()
-    assert "nothing was started" in result["content"][0]["text"]
-    assert "- /text: contains half of a surrogate pair" in result["content"][0]["text"]
+    """A client has cut a text in the middle of an emoji."""
+    for place, sent in HALVES.items():
+        with subtests.test(place):
+            body, headers = modern("tools/call", name="text_statistics", arguments={"text": "PLACE"})
+            content = json.dumps(body).encode().replace(b'"text": "PLACE"', sent)
+            headers |= {"mcp-protocol-version": version}
+            response = mcp_server.post(content=content, token=token, headers=headers)
+            result = answer_in(response)["result"]
+            if place == "name":
+                assert result["isError"] and "\ufffd" in result["content"][0]["text"]
+            else:
+                assert result["structuredContent"]["characters"] == 6
+
+
+UNREADABLE = {
+    "nested deeply": b"[" * 900 + b"]" * 900,
+    "an integer of 5,000 digits": b"9" * 5_000,
+    "a control character": b'"a\x01b"',
+    "a line break": b'"a\nb"',
+    "no UTF-8": b'"\xf0\x9f\x91"',
+    "an unknown escape": b'"\\x41"',
+    "a trailing comma": b'"a",',
+    "two values": b'"a" "b"',
+    "a name twice": b'"a", "text": "b"',
+}
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+def test_what_cannot_be_read_is_said_to_its_request(
+    mcp_server: McpServer, token: str, subtests: pytest.Subtests, version: str
+):
+    for fault, value in UNREADABLE.items():
+        with subtests.test(fault):
+            body, headers = modern("tools/call", name="text_statistics", arguments={"text": "PLACE"})
+            content = json.dumps(body | {"id": "call-7"}).encode().replace(b'"PLACE"', value)
+            headers |= {"mcp-protocol-version": version}
+            response = mcp_server.post(content=content, token=token, headers=headers)
+            assert (response.status_code, response.json()["id"]) == (400, "call-7")
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+def test_a_byte_order_mark_is_no_part_of_a_message(mcp_server: McpServer, token: str, version: str):
+    body, headers = modern("tools/list")
+    headers |= {"mcp-protocol-version": version}
+    content = b"\xef\xbb\xbf" + json.dumps(body).encode()
+    assert "result" in answer_in(mcp_server.post(content=content, token=token, headers=headers))
 
 
 def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):

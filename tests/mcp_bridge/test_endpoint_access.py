@@ -11,6 +11,8 @@ from pytest_django import Settings
 
 from catalogue.access import Scope
 from catalogue.models import Toolset
+from mcp_bridge.oauth.grants import slug_of
+from mcp_bridge.oauth.server import canonical_resource
 from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.factories import make_execution, make_workflow
@@ -67,7 +69,8 @@ def test_a_foreign_host_is_refused_before_anybody_looks_at_the_token(
 
 FOREIGN_ORIGINS = [
     *("https://evil.example", "null", "http://localhost.evil.example", "http://localhost:80.evil.example"),
-    *("http://localhost@evil.example", "https://localhost", "file://", "http://127.0.0.1.evil.example"),
+    *("http://localhost@evil.example", "http://evillocalhost", "file://", "http://127.0.0.1.evil.example"),
+    *("https://tauri.localhost.evil.example", "app://", "://x", "blob:http://localhost", "http:app://x"),
 ]
 
 
@@ -79,6 +82,8 @@ def test_a_page_of_another_origin_is_refused_before_anybody_looks_at_the_token(
             for sent in (token, ""):
                 response = request(mcp_server, method, token=sent, origin=origin, **ERAS[version])
                 assert response.status_code == 403
+                told = response.json()["error"]["message"]
+                assert repr(origin) in told and "CATALOGUE_ALLOWED_ORIGINS" in told
 
 
 @pytest.mark.parametrize(
@@ -100,10 +105,21 @@ def test_the_hosts_that_are_served_are_those_that_django_serves(
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://localhost", "http://localhost:6274", "http://127.0.0.1:80", "http://[::1]:1"]
+    "origin",
+    [
+        *("http://localhost", "http://localhost:6274", "http://127.0.0.1:80", "http://[::1]:1"),
+        *(
+            "https://localhost",
+            "http://tauri.localhost",
+            "https://tauri.localhost",
+            "http://a.b-c.localhost:1",
+        ),
+        *("tauri://localhost", "capacitor://localhost", "app://obsidian.md", "vscode-webview://0v5q7"),
+        *("chrome-extension://abcdefghijklmnop", "moz-extension://8f1c5c0e-9d6e-4b6e-8f59-7a1d2e3f4a5b"),
+    ],
 )
-def test_pages_of_this_machine_may_use_it(mcp_server: McpServer, token: str, origin: str):
-    """Such as the MCP Inspector."""
+def test_pages_of_this_machine_and_applications_may_use_it(mcp_server: McpServer, token: str, origin: str):
+    """Such as the MCP Inspector, and web views of desktop applications."""
     assert request(mcp_server, token=token, origin=origin, **ERAS["2026-07-28"]).status_code == 200
 
 
@@ -119,6 +135,7 @@ PREFLIGHT = {
     "access_control_request_headers": "authorization,content-type,mcp-protocol-version",
 }
 LISTED = "https://inspector.example"
+APPLICATIONS = ("http://tauri.localhost", "app://obsidian.md", "chrome-extension://abcdef", "null")
 
 
 @pytest.fixture
@@ -126,7 +143,9 @@ def listing_server(settings: Settings) -> Iterator[McpServer]:
     """With a page whose scripts may use it."""
     from config.asgi import build_application
 
-    settings.CATALOGUE = settings.CATALOGUE | {"allowed_origins": f"{LISTED}, http://localhost:6274/"}
+    settings.CATALOGUE = settings.CATALOGUE | {
+        "allowed_origins": ", ".join((LISTED, "http://localhost:6274/", *APPLICATIONS))
+    }
     with serving(build_application()) as base_url:
         yield McpServer(base_url)
 
@@ -147,7 +166,15 @@ def test_scripts_of_listed_origins_may_read_answers_and_send_what_clients_send(
     assert "WWW-Authenticate" in refused.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null"])
+@pytest.mark.parametrize("origin", APPLICATIONS)
+def test_so_may_those_of_listed_applications(listing_server: McpServer, token: str, origin: str) -> None:
+    asked = request(listing_server, "OPTIONS", origin=origin, **PREFLIGHT)
+    assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, origin)
+    answer = request(listing_server, token=token, origin=origin, **ERAS["2026-07-28"])
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "file://", "app://x"])
 def test_scripts_of_other_origins_may_read_the_metadata_alone(listing_server: McpServer, origin: str) -> None:
     for path in ("/mcp", "/oauth/token", "/oauth/register", "/oauth/revoke"):
         asked = request(listing_server, "OPTIONS", path=path, origin=origin, **PREFLIGHT)
@@ -192,6 +219,70 @@ def test_the_challenge_leads_to_the_description_of_the_very_resource(mcp_server:
     assert document.status_code == 200
     assert document.json()["resource"] == address.replace("/.well-known/oauth-protected-resource", "")
     assert document.json()["bearer_methods_supported"] == ["header"]
+
+
+PUBLIC = "http://localhost:8000"
+NAMES = {
+    "127.0.0.1:8000": "http://127.0.0.1:8000",
+    "[::1]:8000": "http://[::1]:8000",
+    "LOCALHOST:8000": PUBLIC,
+    "tools.lan:8000": "http://tools.lan:8000",
+    # Another service of this machine, a pattern, and a proxy that does not pass the name on.
+    "127.0.0.1:9000": PUBLIC,
+    "a.example.com:8000": PUBLIC,
+    "tools.lan": PUBLIC,
+}
+
+
+@pytest.mark.parametrize("path", ["", "/mcp", "/mcp/", "/mcp/sales", "/mcp/sales/"])
+def test_a_resource_has_the_name_by_which_it_is_asked(
+    mcp_server: McpServer, settings: Settings, subtests: pytest.Subtests, path: str
+):
+    """RFC 9728, 3.3: a client refuses the description of another. Tokens for all of these are accepted."""
+    settings.PUBLIC_URL = PUBLIC
+    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "tools.lan", ".example.com", "*"]
+    Toolset.objects.create(slug="sales")
+    for host, origin in NAMES.items():
+        with subtests.test(host):
+            refused = request(mcp_server, path=path or "/api/tools/", host=host)
+            described = f"{origin}/.well-known/oauth-protected-resource{path}"
+            assert challenge(refused)["resource_metadata"] == described
+            headers = {"host": host}
+            address = f"{mcp_server.base_url}/.well-known/oauth-protected-resource{path}"
+            document = plain_http.get(address, headers=headers, timeout=20).json()
+            assert document["resource"] == f"{origin}{path}"
+            assert document["authorization_servers"] == [PUBLIC]
+            assert canonical_resource([document["resource"]]) == f"{PUBLIC}{path.rstrip('/') or '/mcp'}"
+
+
+FOREIGN_RESOURCES = [
+    *("http://127.0.0.1:9000/mcp", "https://127.0.0.1:8000/mcp", "http://evil.example:8000/mcp", "/mcp"),
+    *("http://localhost:8000@evil.example/mcp", "http://127.0.0.1:8000/other", "http://127.0.0.1:8000/mcpx"),
+    *(
+        "http://127.0.0.1:8000/mcp?x",
+        "http://127.0.0.1:8000/mcp#x",
+        "http://127.0.0\t.1:8000/mcp",
+        "http://[",
+    ),
+    *("http://a.example.com:8000/mcp", "http://*:8000/mcp", "http://127.0.0.1/mcp"),
+]
+
+
+@pytest.mark.parametrize("resource", FOREIGN_RESOURCES)
+def test_a_resource_elsewhere_is_foreign(settings: Settings, resource: str):
+    settings.PUBLIC_URL, settings.ALLOWED_HOSTS = PUBLIC, ["127.0.0.1", ".example.com", "*"]
+    with pytest.raises(ValueError, match=re.escape(resource) if "[" not in resource else "IPv6"):
+        slug_of(resource)
+
+
+def test_a_name_of_the_users_machine_is_not_that_of_another_server(mcp_server: McpServer, settings: Settings):
+    """A program of somebody else's could have it there, and ask for tokens."""
+    settings.PUBLIC_URL = "https://tools.example.com"
+    document = mcp_server.get("/.well-known/oauth-protected-resource/mcp").json()
+    assert document["resource"] == "https://tools.example.com/mcp"
+    for name in ("localhost", "127.0.0.1", "[::1]"):
+        with pytest.raises(ValueError, match="mcp"):
+            slug_of(f"https://{name}/mcp")
 
 
 @pytest.mark.parametrize(

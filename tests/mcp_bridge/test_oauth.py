@@ -607,7 +607,7 @@ def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_family(agent: Agent
     assert agent.tokens["refresh_token"] != first and agent.tokens["access_token"] != old
     assert agent.ask("tools/list").status_code == 200
     second = agent.tokens["refresh_token"]
-    let_pass(11)
+    let_pass(61)
     assert agent.refresh(first).json()["error"] == "invalid_grant"
     forget_bearers()
     assert agent.ask("tools/list").status_code == 401
@@ -615,8 +615,69 @@ def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_family(agent: Agent
 
 
 def let_pass(seconds: float) -> None:
-    """For the refresh tokens that have been used up."""
-    RefreshToken.objects.exclude(revoked=None).update(revoked=F("revoked") - timedelta(seconds=seconds))
+    """For the tokens that have been replaced."""
+    past = timedelta(seconds=seconds)
+    replaced = RefreshToken.objects.exclude(revoked=None)
+    former = list(replaced.values_list("access_token", flat=True))
+    replaced.update(revoked=F("revoked") - past)
+    AccessToken.objects.filter(pk__in=former).update(expires=F("expires") - past)
+    forget_bearers()
+
+
+def test_a_renewal_by_one_process_of_a_client_leaves_another_time_for_its_own(agent: Agent) -> None:
+    """Its access token goes on, and ends while it can still be renewed."""
+    agent.connect("anna")
+    waiting = agent.tokens
+    agent.refresh()
+    renewed = agent.tokens
+    agent.refresh()
+    agent.tokens = waiting
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 200
+    let_pass(31)
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().status_code == 200
+    assert agent.ask("tools/list").status_code == 200
+    agent.tokens = renewed
+    assert agent.refresh().status_code == 200
+
+
+@pytest.mark.parametrize("seconds", [0, 1800])
+def test_an_operator_sets_for_how_long(agent: Agent, settings: Any, seconds: int) -> None:
+    settings.OAUTH2_PROVIDER = settings.OAUTH2_PROVIDER | {"REFRESH_TOKEN_GRACE_PERIOD_SECONDS": seconds}
+    agent.connect("anna")
+    first = agent.tokens["refresh_token"]
+    agent.refresh()
+    let_pass(max(0, seconds - 30))
+    assert agent.refresh(first).status_code == (200 if seconds else 400)
+
+
+@pytest.mark.parametrize("kind", ["access_token", "refresh_token"])
+@pytest.mark.parametrize("whose", ["the former", "the last", "the other's"])
+def test_a_client_gives_back_the_tokens_of_all_its_processes(agent: Agent, whose: str, kind: str) -> None:
+    """RFC 7009, 2.1: also those that go on for a while after a renewal."""
+    agent.connect("anna")
+    former = agent.tokens
+    agent.refresh()
+    last = agent.tokens
+    agent.refresh(former["refresh_token"])
+    tokens = {"the former": former, "the last": last, "the other's": agent.tokens}
+    form = {"token": tokens[whose][kind], "client_id": agent.client_id}
+    assert agent.browser.post("/oauth/revoke", data=form).status_code == 200
+    forget_bearers()
+    for agent.tokens in tokens.values():
+        assert agent.ask("tools/list").status_code == 401
+        assert agent.refresh().json()["error"] == "invalid_grant"
+
+
+def test_another_client_gives_back_none_of_them(agent: Agent, mcp_server: McpServer) -> None:
+    agent.connect("anna")
+    other = Agent(mcp_server)
+    other.register()
+    form = {"token": agent.tokens["refresh_token"], "client_id": other.client_id}
+    assert other.browser.post("/oauth/revoke", data=form).status_code == 200
+    other.close()
+    assert agent.refresh().status_code == 200
 
 
 def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_family(agent: Agent) -> None:
@@ -625,7 +686,7 @@ def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_famil
     first = agent.tokens["refresh_token"]
     agent.refresh()
     lost = agent.tokens
-    let_pass(9)
+    let_pass(59)
     assert agent.refresh(first).status_code == 200
     assert agent.ask("tools/list").status_code == 200
     again = agent.tokens
@@ -633,7 +694,7 @@ def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_famil
     assert agent.exchange(
         grant_type="refresh_token", refresh_token=again["refresh_token"], resource=f"{agent.resource}/other"
     ).json()["error"] == "invalid_target"  # fmt: skip
-    let_pass(11)
+    let_pass(61)
     assert agent.refresh(first).json()["error"] == "invalid_grant"
     assert agent.refresh(again["refresh_token"]).json()["error"] == "invalid_grant"
     assert agent.refresh(agent.tokens["refresh_token"]).json()["error"] == "invalid_grant"
@@ -926,9 +987,11 @@ def test_registrations_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch
     Application.objects.update(created="2026-01-01T00:00Z")
     assert agent.register().status_code == 201
     assert set(Application.objects.values_list("client_id", flat=True)) == {kept, agent.client_id}
-    FailureCount.objects.update(failures=30)
+    FailureCount.objects.update(failures=100)
     refused = agent.register()
     assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
+    told = refused.json()["error_description"]
+    assert "failed" not in told and "CATALOGUE_OAUTH_REGISTRATIONS_PER_HOUR" in told
 
 
 def test_strangers_make_this_server_read_no_address(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

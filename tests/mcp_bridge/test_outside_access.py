@@ -119,7 +119,17 @@ def test_a_token_for_the_address_of_a_toolset_is_bound_to_it(
     named = access_of(server, aud="api://catalogue")
     assert named is not None and named.toolset is None
     assert access_of(server, aud=[f"{PUBLIC_URL}/mcp/finance", f"{PUBLIC_URL}/mcp/other"]) is None
-    assert access_of(server, aud=f"{PUBLIC_URL}/mcp/../admin") is None
+    for foreign in (f"{PUBLIC_URL}/mcp/../admin", f"{PUBLIC_URL}/mcp/a\0", "https://[", "/mcp"):
+        assert access_of(server, aud=foreign) is None
+
+
+def test_so_is_one_for_another_name_of_this_server(server: AuthorizationServer, settings: Settings) -> None:
+    settings.ALLOWED_HOSTS = ["catalogue.example", "tools.example", "127.0.0.1"]
+    make_toolset("finance")
+    for path, toolset in {"": None, "/mcp": None, "/mcp/": None, "/mcp/finance/": "finance"}.items():
+        access = access_of(server, aud=f"https://tools.example{path}")
+        assert access is not None and access.toolset == toolset
+    assert access_of(server, aud="https://127.0.0.1/mcp") is None
 
 
 def test_the_linked_user_comes_before_the_claim(server: AuthorizationServer) -> None:

@@ -8,6 +8,13 @@ from tests.mcp_bridge.pipes import PING, answers_to
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOT_JSON, NO_REQUEST = -32700, -32600
+UNREADABLE = {
+    "nested deeply": b"[" * 900 + b"]" * 900,
+    "an integer of 5,000 digits": b"9" * 5_000,
+    "a control character": b'"a\x01b"',
+    "an unknown escape": b'"\\x41"',
+    "two values": b'"a" "b"',
+}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +36,30 @@ NOT_JSON, NO_REQUEST = -32700, -32600
 async def test_a_line_that_is_no_message_is_answered_as_such(line: bytes, code: int, identity: Any) -> None:
     (refused,) = await answers_to(line)
     assert (refused["id"], refused["error"]["code"]) == (identity, code)
+
+
+CALL = b'{"jsonrpc": "2.0", "id": "call-7", "method": "ping", "params": {"_meta": {"a": %b}}}'
+
+
+@pytest.mark.parametrize("value", UNREADABLE)
+async def test_what_cannot_be_read_is_said_to_its_request(value: str) -> None:
+    (refused,) = await answers_to(CALL % UNREADABLE[value])
+    assert (refused["id"], refused["error"]["code"]) == ("call-7", NOT_JSON)
+
+
+@pytest.mark.parametrize("value", [rb'"\ud83d"', rb'"\udc4d\ud83d"', rb'"a\\\uD83D"', rb'{"\ud83d": 1}'])
+async def test_half_a_character_becomes_a_whole_one(value: bytes) -> None:
+    (answer,) = await answers_to(CALL % value)
+    assert (answer["id"], answer["result"]) == ("call-7", {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"\xef\xbb\xbf", b""), (b"\xef\xbb\xbf", b"\r"), (b"", b"\r"), (b"\r\n \n", b"\r\n")],
+)
+async def test_marks_and_line_breaks_around_a_message_are_no_part_of_it(before: bytes, after: bytes) -> None:
+    (answer,) = await answers_to(before + CALL % b"1" + after)
+    assert answer["id"] == "call-7"
 
 
 @pytest.mark.parametrize(

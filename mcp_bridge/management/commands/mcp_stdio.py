@@ -10,13 +10,16 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
+from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from catalogue.database import prepare_embedded_database, require_database
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
+from connectors.formats.json import mend
 from executions.local_worker import LocalWorker
 from mcp_bridge.management import add_toolset_option, local_access
+from mcp_bridge.request_meta import id_in
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import Access
 
@@ -82,25 +85,37 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
     async def receive(self) -> SessionMessage | Exception:
         item: SessionMessage | Exception = await self._lines.receive()
         while isinstance(item, ValidationError):
-            if (refusal := _refuse(item)) is not None:
-                await self._answers.send(SessionMessage(refusal))
-            item = await self._lines.receive()
+            try:
+                item = _mended(item)
+            except ValidationError as error:
+                if (refusal := _refuse(error)) is not None:
+                    await self._answers.send(SessionMessage(refusal))
+                item = await self._lines.receive()
         return item
 
     async def aclose(self) -> None:
         await self._lines.aclose()
 
 
+def _mended(error: ValidationError) -> SessionMessage:
+    """The message of a line that the SDK could not read. Raises ValidationError if it is none."""
+    problem = error.errors(include_url=False)[0]
+    if problem["type"] != "json_invalid":
+        raise error
+    mended = mend(str(problem["input"]).encode()).decode()
+    return SessionMessage(jsonrpc_message_adapter.validate_json(mended, by_name=False))
+
+
 def _refuse(error: ValidationError) -> JSONRPCError | None:
     """None for empty lines, and for malformed responses: their ids are those of our requests."""
     problems = error.errors(include_url=False)
     if problems[0]["type"] == "json_invalid":
-        if not str(problems[0]["input"]).strip():
+        line = str(problems[0]["input"])
+        if not line.strip():
             return None
-        problem = ErrorData(
-            code=PARSE_ERROR, message="This line is not JSON. Each message must be one line of JSON."
-        )
-        return JSONRPCError(jsonrpc="2.0", id=None, error=problem)
+        why = f"This line cannot be read as JSON: {problems[0]['ctx']['error']}."
+        problem = ErrorData(code=PARSE_ERROR, message=f"{why} Each message must be one line of JSON.")
+        return JSONRPCError(jsonrpc="2.0", id=id_in(line.encode()), error=problem)
     sent: dict[str, Any] = next((one["input"] for one in problems if isinstance(one["input"], dict)), {})
     if sent.keys() & {"result", "error"}:
         return None
