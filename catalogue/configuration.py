@@ -255,7 +255,7 @@ def _features() -> dict[str, dict[str, dict[str, Any]]]:
     for row in sorted(rows, key=lambda row: (row.source.name, row.kind, row.upstream_id)):
         if described := describe_feature(row):
             of_kind = found.setdefault(row.source.name, {}).setdefault(row.kind, {})
-            of_kind[row.upstream_id] = described | {DEFINITION: row.definition}
+            of_kind[row.upstream_id] = described | {DEFINITION: features.split(row.definition)[0]}
     return found
 
 

@@ -14,11 +14,13 @@ from catalogue.history import Actor, record_change, set_fields
 from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
 from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
+from catalogue.presentation import read_icons
 from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition
 
 Key = tuple[str, str]  # Kind and the server's name or address
 CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
+UNREVIEWED = ("icons", "size")  # No text that agents read, and a size changes often
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
 MOST_GONE = 1_000  # Of a source
 KEPT = "The last listed ones are kept."
@@ -87,7 +89,15 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
 
 def words_of(definition: FeatureDefinition) -> dict[str, Any]:
     """The stored form of a definition."""
-    return definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
+    icons, _ = read_icons(definition.icons)
+    described = definition.model_dump(mode="json", exclude={"kind", "id", "icons"}, exclude_defaults=True)
+    return described | ({"icons": icons} if icons else {})
+
+
+def split(definition: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What curators decide on, and what is served without a decision."""
+    shown = {name: definition[name] for name in UNREVIEWED if name in definition}
+    return {name: value for name, value in definition.items() if name not in shown}, shown
 
 
 def _forget(missing: Iterable[ServerFeature]) -> None:
@@ -106,14 +116,16 @@ def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: D
     """Whether anything has changed."""
     was = [getattr(feature, name) for name in DEFINED]
     follows = source.change_policy == Source.ChangePolicy.FOLLOW or not feature.enabled
-    if said == feature.definition or follows:
+    (said, shown), (accepted, _) = split(said), split(feature.definition)
+    if said == accepted or follows:
         feature.offered = None
     elif said != feature.offered:
         feature.offered = said
         reason = "The change is held for review: the accepted version is still served."
         run.flagged.append({"id": feature.upstream_id, "name": feature.served_as, "reason": reason})
-    if said != feature.definition and follows:
-        feature.definition, feature.changed_at = said, timezone.now()
+    if said != accepted and follows:
+        accepted, feature.changed_at = said, timezone.now()
+    feature.definition = accepted | shown
     feature.missing_since = None
     return was != [getattr(feature, name) for name in DEFINED]
 
@@ -177,7 +189,8 @@ def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
     row = ServerFeature.objects.get(pk=feature.pk)
     if row.offered is None or row.offer_hash != offer:
         return False
-    row.definition, row.offered, row.changed_at = row.offered, None, timezone.now()
+    row.definition, row.offered = row.offered | split(row.definition)[1], None
+    row.changed_at = timezone.now()
     row.save(update_fields=DEFINED)
     record_change(by, [row], "Accepted the server's change.")
     return True

@@ -61,6 +61,9 @@ OptionalSeconds = Annotated[
         )
     ),
 ]
+OptionalSize = Annotated[
+    int | None, BeforeValidator(lambda size: size if type(size) is int and 0 <= size < 2**53 else None)
+]
 
 
 class Interaction(BaseModel):
@@ -171,7 +174,7 @@ class PromptArgument(BaseModel):
 
 
 class FeatureDefinition(BaseModel):
-    """As the server describes it, without values that change often, such as a resource's size."""
+    """As the server describes it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -183,6 +186,10 @@ class FeatureDefinition(BaseModel):
     description: Text = Field(default="", max_length=5_000)
     mime_type: str = Field(default="", max_length=255, pattern="^[ -~]*$")
     arguments: list[PromptArgument] = Field(default_factory=list, max_length=100)
+    icons: Any = None
+    """Unchecked; neither they nor the size make it unusable."""
+    size: OptionalSize = None
+    """Of a resource, in bytes."""
 
 
 def runs_as_script(uri: str) -> bool:

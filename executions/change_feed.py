@@ -5,22 +5,19 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
-from django.utils import timezone
 
 from catalogue.access import Caller
 from catalogue.database import DatabaseOutage, in_batches, run_in_database
 from catalogue.watching import Watcher, Watchers
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.wakeups import request_poll_if_stale, waits, woken_by
+from executions.wakeups import is_too_old, request_poll_if_stale, waits, woken_by
 
 LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
 LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
-OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
 AT_A_TIME = 500  # Databases limit the parameters of a query
 # The fields whose changes count, besides whether it still waits for a place.
 SHOWN = ("state", "progress", "progress_message", "cancel_requested_at", "cancel_refusal", "input_request")
@@ -142,11 +139,6 @@ def _look_at(watched: list[uuid.UUID], *, refresh: bool) -> dict[uuid.UUID, Look
         looks |= {key: (admitted_at is not None, *rest) for key, admitted_at, *rest in shown}
         if refresh:
             for execution in rows.filter(state=State.RUNNING).select_related("workflow__source"):
-                _refresh(execution)
+                if is_too_old(execution):
+                    request_poll_if_stale(execution)
     return looks
-
-
-def _refresh(execution: Execution) -> None:
-    now, begun = timezone.now(), execution.started_at or execution.created_at
-    if now - (execution.polled_at or begun) >= min((now - begun) / 20, OLDEST):
-        request_poll_if_stale(execution)

@@ -24,7 +24,7 @@ from executions.runner.lease import LEASE, keep
 from executions.runner.recording import record_prepared
 from executions.runner.start import send_start
 from executions.starting import prepare_execution
-from executions.wakeups import Patience, is_awaited_besides, waits, wake, woken_by
+from executions.wakeups import Patience, is_awaited_besides, is_too_old, waits, wake, woken_by
 from telemetry import traces
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
@@ -269,7 +269,9 @@ class _Follower:
         if not self._knows(execution):
             fresh = await run_in_database(advancing.hold_and_read, execution, holder=self._holder)
         fresh.awaited_here = self._owns and not fresh.is_settled
-        if fresh.lease_holder == self._holder and fresh.next_attempt_at <= timezone.now():
+        # A later poll, such as was planned without a waiting request, would delay progress and result.
+        is_due = fresh.next_attempt_at <= timezone.now() or (not fresh.attempts and is_too_old(fresh))
+        if fresh.lease_holder == self._holder and is_due:
             await advancing.advance(fresh, waited_for=True)
         return fresh
 

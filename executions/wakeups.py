@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from celery import current_app
 from django.db import transaction
@@ -153,6 +153,7 @@ def _publish() -> None:
 
 
 FRESH_SECONDS = 2.0  # A younger status is fresh enough for every reader
+OLDEST = timedelta(seconds=10)  # For who waits, it may be as old as a twentieth of the run, up to this
 UNREPORTED_SECONDS = 20.0  # The least time between two polls of a run while a webhook reports ends
 
 
@@ -161,10 +162,21 @@ def request_poll_if_stale(execution: Execution) -> None:
     now = timezone.now()
     if execution.state != State.RUNNING or execution.workflow_id is None or execution.next_attempt_at <= now:
         return
-    if (execution.polled_at or execution.started_at or execution.created_at) > now - _shortest(execution):
+    if _asked_at(execution) > now - _shortest(execution):
         return
     if execution.bring_poll_forward(unless_since=now - _shortest(execution)):
         request_poll()
+
+
+def is_too_old(execution: Execution) -> bool:
+    """Whether the status of a run is, for a request that waits for it."""
+    now, asked_at = timezone.now(), _asked_at(execution)
+    longest = min((now - (execution.started_at or execution.created_at)) / 20, OLDEST)
+    return execution.state == State.RUNNING and now - asked_at >= max(longest, _shortest(execution))
+
+
+def _asked_at(execution: Execution) -> datetime:
+    return execution.polled_at or execution.started_at or execution.created_at
 
 
 def _shortest(execution: Execution) -> timedelta:

@@ -1,7 +1,7 @@
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loguru import logger
@@ -292,7 +292,9 @@ WORKFLOW_TOOLS = (
         names_workflow="name",
         read_only=False,
         starts=True,
-        call=lambda call, arguments: run_workflow(call, arguments["name"], arguments.get("arguments", {})),
+        call=lambda call, arguments: run_workflow(
+            replace(call, by_own_tool=False), arguments["name"], arguments.get("arguments", {})
+        ),
     ),
 )
 
@@ -326,10 +328,12 @@ def _status(
     else:
         document = _describe_execution(execution, set_wait)
     result = document_result(document)
-    without_text = [block for block in blocks if block.size]
-    result.content += content.show_blocks(
-        execution, without_text, protocol_version=protocol_version, room=content.Room.usual()
-    )
+    if without_text := [block for block in blocks if block.size]:
+        # Codex shows a model nothing beside structured content.
+        result.structured_content = None
+        result.content += content.show_blocks(
+            execution, without_text, protocol_version=protocol_version, room=content.Room.usual()
+        )
     return result
 
 
@@ -337,10 +341,6 @@ def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str,
     described = describe_within_bounds(execution)
     if "output_resource" in described:
         return described | _rest(execution, content.BEGINNING)
-    if execution.state == State.UNCONFIRMED:
-        described["note"] = (
-            "It may be running at the engine. An administrator must find out. Do not start it again."
-        )
     if execution.is_unapproved:
         described["note"] = PEOPLE_DECIDE
     return described if execution.is_settled else described | next_step(execution, set_wait=set_wait)

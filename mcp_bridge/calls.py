@@ -15,7 +15,6 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     CancelledNotificationParams,
     RequestId,
-    TextContent,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -46,7 +45,7 @@ from mcp_bridge.elicitation import (
 )
 from mcp_bridge.log_messages import ClientLog, client_key
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, as_sent, is_modern
+from mcp_bridge.request_meta import RENAMED_TO, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access
@@ -78,6 +77,7 @@ class ToolCall:
     door: Execution.Door = Execution.Door.MCP
     idempotency_key: str = ""
     fresh: bool = False
+    by_own_tool: bool = True  # False: by `execute_workflow`, which has no output schema
     client: dict[str, Any] = field(default_factory=dict)  # See `describe_client`
     takes_tasks: bool = False
     progress: ProgressNotifications | None = None  # None: the client asked for none
@@ -288,10 +288,10 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
         protocol_version=call.protocol_version,
         may_be_large=call.door == Execution.Door.COMMAND,  # A terminal
         set_wait=call.set_wait,
+        by_own_tool=call.by_own_tool,
+        note=f"{called} is now called {present}; the former name will stop working." if present else "",
     )
     if present:
-        note = f"({called} is now called {present}; the former name will stop working.)"
-        result.content.append(TextContent(text=note, _meta={NOTE: True}))
         result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
 

@@ -115,10 +115,10 @@ def idempotency_key(context: Context) -> str:
 
 
 def wants_fresh(context: Context) -> bool:
-    wanted: Any = (context.meta or {}).get(FRESH, False)
-    if not isinstance(wanted, bool):
+    wanted: Any = (context.meta or {}).get(FRESH)
+    if not isinstance(wanted, bool | None):
         raise MCPError(INVALID_PARAMS, f"_meta[{FRESH!r}]: Must be true or false.")
-    return wanted
+    return bool(wanted)
 
 
 def describe_client(context: Context) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
-from catalogue.schemas import find_argument_problems
+from catalogue.schemas import ArgumentProblem, find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.models.execution import SAID_BY
 from executions.reading import describe_execution
@@ -24,10 +24,12 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     if "input" in described and not content.fits_inline(given := content.write_output(described["input"])):
         del described["input"]
         described["input_characters"] = len(given)
+    if execution.is_settled and execution.state != State.COMPLETED:
+        described["note"] = _advice(execution)
     if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
     if missing := content.what_was_cut(execution):
-        described["note"] = missing
+        described["note"] = f"{described.get('note', '')} {missing}".strip()
     blocks = content.blocks_of(execution)
     if blocks and not _says_the_same(blocks, execution.payload.output):
         described |= content.outline_blocks(execution, blocks)
@@ -76,13 +78,22 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution, *, protocol_version: str, may_be_large: bool = False, set_wait: int | None = None
+    execution: Execution,
+    *,
+    protocol_version: str,
+    may_be_large: bool = False,
+    set_wait: int | None = None,
+    by_own_tool: bool = True,
+    note: str = "",
 ) -> CallToolResult:
-    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`."""
+    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`.
+    `by_own_tool`: the client may know the workflow's output schema. `note`: one more for the model."""
+    workflow = execution.workflow
+    has_schema = by_own_tool and workflow is not None and content.needs_structure(workflow)
     if execution.state == State.COMPLETED:
-        result = _output_result(execution, protocol_version, may_be_large)
+        result = _output_result(execution, protocol_version, may_be_large, has_schema)
     elif execution.is_settled:
-        result = _failure_result(execution, protocol_version, may_be_large)
+        result = _failure_result(execution, protocol_version, may_be_large, has_schema)
     else:
         result = _handle_result(execution, set_wait)
     result.meta = {EXECUTION_ID: str(execution.pk)}
@@ -90,18 +101,55 @@ def execution_result(
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
-    if execution.cached_at is not None or execution.is_reattached:
-        result.content.append(TextContent(text=_origin(execution), _meta={NOTE: True}))
+    notes = [words for words in (_origin(execution), note) if words]
+    if not may_be_large:  # A terminal shows both
+        _have_all_read(result, execution, notes, has_schema=has_schema)
+    result.content += [TextContent(text=f"({words})", _meta={NOTE: True}) for words in notes]
     return result
 
 
+def _have_all_read(
+    result: CallToolResult, execution: Execution, notes: list[str], *, has_schema: bool
+) -> None:
+    """Claude Code and Codex show a model no text beside structured content. The product's own therefore holds
+    the notes too. An engine's becomes a text like the others, unless the client may need it or every text is
+    the engine's."""
+    structured = result.structured_content
+    if structured is None:
+        return
+    if not _is_of_engine(execution):
+        if notes:
+            structured["note"] = " ".join(filter(None, [structured.get("note"), *notes]))
+        return
+    blocks, text = content.blocks_of(execution), content.write_output(execution.payload.output)
+    said = [block.model for block in blocks] or [TextContent(text=text)]
+    is_read = not notes and all(block in said for block in result.content)
+    if is_read or (has_schema and not _violations(execution)):
+        return
+    result.structured_content = None
+    if execution.payload.content is not None and not _says_the_same(blocks, execution.payload.output):
+        if not content.fits_inline(text):
+            text = f"The output has {len(text):,} characters. It begins so:\n\n{text[: content.BEGINNING]}"
+        result.content.append(TextContent(text=text))
+
+
+def _is_of_engine(execution: Execution) -> bool:
+    """Whether the structured content of its result is; else it is the product's own document."""
+    if execution.state == State.FAILED:
+        return bool(execution.payload.content) and execution.payload.output is not None
+    return execution.state == State.COMPLETED
+
+
 def _origin(execution: Execution) -> str:
+    """Empty for a run of this call."""
     if execution.cached_at is not None:
-        return f"(From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}.)"
+        return f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
+    if not execution.is_reattached:
+        return ""
     ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
     return (
-        f"(An identical call at {_moment(execution.created_at)}, which got no response, started "
-        f"this run. It was not started again.{ended})"
+        f"An identical call at {_moment(execution.created_at)}, which got no response, started "
+        f"this run. It was not started again.{ended}"
     )
 
 
@@ -109,7 +157,9 @@ def _moment(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _output_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+def _output_result(
+    execution: Execution, protocol_version: str, may_be_large: bool, has_schema: bool
+) -> CallToolResult:
     if problem := content.why_no_output(execution):
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
     text = content.write_output(execution.payload.output)
@@ -128,8 +178,7 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
     # Clients may require structured content if the tool has an output schema, however large.
-    shows = fits or (execution.workflow is not None and content.needs_structure(execution.workflow))
-    structured = _structured(execution, protocol_version) if shows else None
+    structured = _structured(execution, protocol_version) if fits or has_schema else None
     return CallToolResult(content=shown, structured_content=structured)
 
 
@@ -150,8 +199,7 @@ def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> li
 
 def _broken_promise(execution: Execution) -> str:
     """How the output violates its schema; empty if it does not."""
-    promised = execution.workflow.promised_output_schema if execution.workflow else None
-    if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
+    if not (problems := _violations(execution)):
         return ""
     if execution.error or content.what_was_cut(execution):
         return "The run completed, but not all of its output is here."
@@ -159,6 +207,12 @@ def _broken_promise(execution: Execution) -> str:
         return "The run completed, but the output that its schema promises is unknown."
     broken = "\n".join(f"- {problem.of('(output)')}" for problem in problems)
     return f"The run completed, but its output violates the engine's own output schema:\n{broken}"
+
+
+def _violations(execution: Execution) -> list[ArgumentProblem]:
+    """Of the output schema that the engine promises."""
+    promised = execution.workflow.promised_output_schema if execution.workflow else None
+    return [] if promised is None else find_argument_problems(promised, execution.payload.output)
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:
@@ -187,12 +241,15 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
     return output if fits else {"result": output}
 
 
-def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+def _failure_result(
+    execution: Execution, protocol_version: str, may_be_large: bool, has_schema: bool
+) -> CallToolResult:
+    """With `has_schema`, the product's own document is no structured content: the TypeScript SDK validates
+    that of errors too."""
     described = describe_within_bounds(execution)
     if execution.state != State.FAILED or not execution.payload.content:
         result = text_result(_failure_text(execution, execution.error), is_error=True)
-        # The TypeScript SDK validates the structured content of errors too.
-        if execution.workflow is not None and content.needs_structure(execution.workflow):
+        if has_schema:
             result.content.append(TextContent(text=content.write_output(described)))
         else:
             result.structured_content = described
@@ -203,8 +260,8 @@ def _failure_result(execution: Execution, protocol_version: str, may_be_large: b
     has_words = any(block.text for block in content.blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
     text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
-    structured = described
-    if execution.payload.output is not None:
+    structured = None if has_schema else described
+    if _is_of_engine(execution):
         structured = _structured(execution, protocol_version)
     return CallToolResult(
         content=[*shown, TextContent(text=text)], structured_content=structured, is_error=True
@@ -260,23 +317,21 @@ PEOPLE_DECIDE = (
 
 def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution, set_wait=set_wait)
-    asking = json.dumps(document["next"]["arguments"])
+    ask = f"Call get_execution_status with {json.dumps(document['next']['arguments'])}:"
     if "approval" in document:
+        document["note"] = f"Once approved, it runs automatically: do not call it again. {PEOPLE_DECIDE}"
         text = (
-            f"{execution.tool_name} has not been started. {document['approval']} Once approved, "
-            "it runs automatically: do not call it again. Call get_execution_status with "
-            f"{asking}: it answers as soon as the run has ended, or reports that it still waits. "
-            f"{PEOPLE_DECIDE}"
+            f"{execution.tool_name} has not been started. {document['approval']} {document['note']} "
+            f"{ask} it answers as soon as the run has ended, or reports that it still waits."
         )
         return text_result(text, structured=document)
+    document["note"] = "It goes on and its result is kept: do not start it again."
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
     problem = "".join(f"{_closed(one)} " for one in execution.problems)
     message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
         f"{_closed(f'{execution.tool_name} is still {execution.state_label}{progress}{message}')} {problem}"
-        "It goes on and its result is kept: do not start it again. "
-        f"Call get_execution_status with {asking}: it answers as soon as the run has ended, "
-        "or reports how far it is."
+        f"{document['note']} {ask} it answers as soon as the run has ended, or reports how far it is."
     )
     return text_result(text, structured=document)
 

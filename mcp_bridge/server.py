@@ -3,6 +3,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -62,7 +63,7 @@ class CatalogueServer(Server[None]):
             # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
-        self.middleware = [_observe]
+        self.middleware = [_observe, _ignore_null_token]
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
         self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
         self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
@@ -154,6 +155,16 @@ async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResu
     except Exception as error:  # noqa: BLE001 - it is logged
         told = _describe_problem(error, method)
     raise MCPError(types.INTERNAL_ERROR, told)
+
+
+def _ignore_null_token(ctx: Context, call_next: CallNext) -> Any:
+    """Some clients send `progressToken: null` for none, which the SDK refuses."""
+    meta = ctx.params and ctx.params.get("_meta")
+    if isinstance(meta, dict) and meta.get("progressToken", ...) is None:
+        # In the message itself, since the SDK reads that of `initialize` again.
+        del meta["progressToken"]
+        ctx = replace(ctx, meta=types.RequestParams.model_validate({"_meta": meta}, by_name=False).meta)
+    return call_next(ctx)
 
 
 def _describe_problem(error: Exception, method: str) -> str:

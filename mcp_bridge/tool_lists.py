@@ -126,13 +126,13 @@ def workflow_tool(
         input_schema=workflow.served_input_schema,
         output_schema=workflow.served_output_schema if is_promised else None,
         annotations=ToolAnnotations.model_validate(hints) if hints else None,
-        icons=icons_of(workflow),
+        icons=read_icons(workflow.shown_icons),
     )
     return tool if portable is None else portable.show(tool)
 
 
-def icons_of(workflow: Workflow) -> list[Icon] | None:
-    return [Icon.model_validate(icon) for icon in workflow.shown_icons] or None
+def read_icons(icons: Iterable[dict[str, Any]]) -> list[Icon] | None:
+    return [Icon.model_validate(icon) for icon in icons] or None
 
 
 @dataclass(frozen=True, slots=True)

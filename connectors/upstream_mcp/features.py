@@ -147,6 +147,7 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
         known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())
         fields = {key: given[key] for key in known if key in given}
         fields |= {"kind": kind, "id": identifier, "mime_type": given.get("mimeType", "")}
+        fields |= {"icons": given.get("icons"), "size": given.get("size")}
         try:
             definition = FeatureDefinition.model_validate(fields)
         except ValidationError as error:

@@ -120,7 +120,7 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
 
 
 SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
-LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a fifth of the run's age
+LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a twentieth of the run's age
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
 FORGIVEN_UNREAD = {Unreachable: 6, NotFound: 3}  # The same of its result: about a minute, and 7 s
 CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
@@ -189,7 +189,7 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
     """Wait at the engine for the run's end, until progress is due or the record changes."""
     asked_at = timezone.now()
     age = (asked_at - (execution.started_at or execution.created_at)).total_seconds()
-    longest = max(SHORTEST_WAIT_SECONDS, min(age / 5, LONGEST_WAIT_SECONDS))
+    longest = max(SHORTEST_WAIT_SECONDS, min(age / 20, LONGEST_WAIT_SECONDS))
     seconds = max(0.0, min(longest, (until - asked_at).total_seconds()))
     stirred = asyncio.Event()
     waiting = asyncio.create_task(

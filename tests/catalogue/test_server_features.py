@@ -22,6 +22,7 @@ from tests.factories import make_feature, make_source
 BY = command("test")
 GREET: dict[str, Any] = {"name": "greet", "description": "Greets.", "arguments": [{"name": "who"}]}
 NOTE: dict[str, Any] = {"uri": "note://1", "name": "First", "size": 3}
+ICON: dict[str, Any] = {"src": "https://example.com/a.png", "mimeType": "image/png", "sizes": ["48x48"]}
 NOTES: dict[str, Any] = {"uriTemplate": "note://{id}", "name": "Notes"}
 
 
@@ -147,13 +148,60 @@ def test_a_source_that_follows_its_engine_serves_changes_at_once(source: Source,
     assert (one("note://1").title, Revision.current() > revision) == ("The first", True)
 
 
-def test_a_size_that_changes_is_no_change(source: Source, wire: Wire) -> None:
+def test_another_size_or_icon_waits_for_no_curator(source: Source, wire: Wire) -> None:
+    """Agents read neither. A change that waits does not take them along."""
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
-    wire.resources = {"resources": [NOTE | {"size": 4, "annotations": {"lastModified": "2026-11-24"}}]}
+    changed_at, revision = one("note://1").changed_at, Revision.current()
+    shown = {"size": 4, "icons": [ICON], "annotations": {"lastModified": "2026-11-24"}}
+    wire.resources = {"resources": [NOTE | shown]}
+    wire.prompts = {"prompts": [GREET | {"icons": [ICON], "description": "Greets warmly."}]}
+    assert [flagged["id"] for flagged in listed(source).flagged] == ["greet"]
+    note, greet = one("note://1"), one("greet")
+    assert (note.definition["size"], note.definition["icons"], note.offered) == (4, [ICON], None)
+    assert (note.changed_at, Revision.current() > revision) == (changed_at, True)
+    assert (greet.definition["icons"], greet.description) == ([ICON], "Greets.")
+    assert accept_change(greet, offer=greet.offer_hash, by=BY)
+    assert (one("greet").definition["icons"], one("greet").description) == ([ICON], "Greets warmly.")
     revision = Revision.current()
-    assert listed(source).flagged == []
+    listed(source)
     assert Revision.current() == revision
+
+
+@pytest.mark.parametrize("size", [-1, "3", 3.5, True, None, 2**53, [3]])
+def test_what_is_no_size_is_left_out(source: Source, wire: Wire, size: Any) -> None:
+    wire.resources = {"resources": [NOTE | {"size": size}]}
+    assert listed(source).skipped == []
+    assert "size" not in one("note://1").definition
+
+
+@pytest.mark.parametrize("kind", ["prompts", "resources", "templates"])
+@pytest.mark.parametrize(
+    "icon",
+    [
+        {"src": "javascript:alert(1)"},
+        {"src": "http://example.com/a.png"},
+        {"src": "data:image/svg+xml;base64,PHN2Zy8+"},
+        {"src": "https://example.com/" + "a" * 2_000},
+        {"src": 5},
+        "https://example.com/a.png",
+        None,
+    ],
+)
+def test_of_icons_those_that_can_be_used_are_kept(source: Source, wire: Wire, kind: str, icon: Any) -> None:
+    """As of tools: the same rules."""
+    key, good = {
+        "prompts": ("prompts", GREET),
+        "resources": ("resources", NOTE),
+        "templates": ("resourceTemplates", NOTES),
+    }[kind]
+    setattr(wire, kind, {key: [good | {"icons": [icon, ICON, *[ICON] * 20]}]})
+    assert listed(source).skipped == []
+    feature = source.features.get(kind=kind.removesuffix("s"))
+    assert feature.definition["icons"] == [ICON] * 7
+    setattr(wire, kind, {key: [good | {"icons": icon}]})
+    listed(source)
+    assert "icons" not in source.features.get(kind=kind.removesuffix("s")).definition
 
 
 def test_one_that_is_gone_is_kept_and_comes_back_as_it_was(source: Source, wire: Wire) -> None:

@@ -12,6 +12,7 @@ from mcp_types import (
     Completion,
     CompletionArgument,
     CompletionContext,
+    Icon,
     ImageContent,
     PromptReference,
     ResourceTemplateReference,
@@ -23,6 +24,8 @@ PNG = "iVBORw0KGgo="
 BOOKS = {"1": "Moby-Dick", "2": "Middlemarch", "a b": "With a space"}
 LARGE = 200_000
 
+ICON = Icon(src="https://library.example.com/a.png", mime_type="image/png", sizes=["48x48"])
+
 server = MCPServer("library", version="1")
 
 
@@ -32,7 +35,7 @@ def lend(book: str) -> str:
     return f"Lent: {book}"
 
 
-@server.prompt(title="Summarise a book")
+@server.prompt(title="Summarise a book", icons=[ICON])
 def summarise(book: str, style: str = "short") -> list[UserMessage]:
     """Asks for a summary."""
     picture = ImageContent(data=PNG, mime_type="image/png")
@@ -45,7 +48,7 @@ def burn() -> str:
     raise ValueError("The library is closed.")
 
 
-@server.resource("library://rules", title="House rules", mime_type="text/plain")
+@server.resource("library://rules", title="House rules", mime_type="text/plain", icons=[ICON])
 def rules() -> str:
     """What readers may do."""
     return "No shouting."
@@ -61,7 +64,7 @@ def archive() -> str:
     return "x" * LARGE
 
 
-@server.resource("library://books/{number}", title="A book", mime_type="text/plain")
+@server.resource("library://books/{number}", title="A book", mime_type="text/plain", icons=[ICON])
 def book(number: str) -> str:
     """One book by its number."""
     return BOOKS[number]

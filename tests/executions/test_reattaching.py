@@ -416,3 +416,62 @@ async def test_until_then_the_same_call_is_another_one(engine: WireEngine, workf
     await in_database(Execution.objects.update, awaited_until=soon, lease_expires_at=soon)
     engine.on_start = replies(200, completed() | receipt())
     assert (await ask(arguments={"text": "To be"}, caller=ALICE)).pk != running.pk
+
+
+PLANS = {
+    "a worker's, after a tenth of its age": {"polled_at": -3, "next_attempt_at": 60},
+    "for when such runs usually end": {"polled_at": -3, "next_attempt_at": 10},
+    "the first one": {"polled_at": None, "next_attempt_at": 600},
+    "a long run's": {"polled_at": -9, "next_attempt_at": 60, "age": 170},
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+async def test_a_call_that_waits_for_a_run_does_not_wait_for_a_poll_that_was_planned_without_it(
+    engine: WireEngine, workflow: Workflow, plan: str
+) -> None:
+    """Its result, and before that its progress, would come as late as that poll."""
+    lost = await lose(engine, replies(200, receipt()))
+    await in_database(plan_poll, lost, **PLANS[plan])
+    engine.on_status = replies(200, completed({"sum": 3}))
+
+    again = await ask(seconds=10)
+
+    assert (again.pk, again.succeeded) == (lost.pk, True)
+
+
+FRESH_ENOUGH = {
+    "just asked": {"polled_at": -1},
+    "a long run": {"polled_at": -5, "age": 400},
+    "an engine that fails": {"polled_at": -30, "attempts": 1},
+}
+
+
+@pytest.mark.parametrize("plan", FRESH_ENOUGH)
+async def test_a_call_that_waits_asks_no_engine_without_need(
+    engine: WireEngine, workflow: Workflow, plan: str
+) -> None:
+    lost = await lose(engine, replies(200, receipt()))
+    await in_database(plan_poll, lost, **{"next_attempt_at": 600} | FRESH_ENOUGH[plan])
+
+    again = await ask(seconds=0.5)
+
+    assert (again.pk, again.state, engine.count("status")) == (lost.pk, State.RUNNING, 0)
+
+
+def plan_poll(
+    execution: Execution,
+    *,
+    next_attempt_at: float,
+    polled_at: float | None,
+    age: float = 5,
+    attempts: int = 0,
+) -> None:
+    """Times in seconds from now."""
+    now = timezone.now()
+    Execution.objects.filter(pk=execution.pk).update(
+        started_at=now - timedelta(seconds=age),
+        polled_at=None if polled_at is None else now + timedelta(seconds=polled_at),
+        next_attempt_at=now + timedelta(seconds=next_attempt_at),
+        attempts=attempts,
+    )

@@ -181,12 +181,13 @@ async def test_a_failure_keeps_the_engines_blocks_and_adds_ours(
     gives(patient, [text("Line 3 is ragged."), picture()], output={"line": 3}, error="Line 3 is ragged.")
     result = await call(connect, era)
     key = (await in_database(only)()).pk
-    *blocks, ours = sent(result)
+    *blocks, ours, output = sent(result)
     assert blocks == [text("Line 3 is ragged."), picture()]
+    assert json.loads(output["text"]) == {"line": 3}
     assert str(key) in ours["text"]
     assert "try again" in ours["text"]
     assert "ragged" not in ours["text"], "it was said already"
-    assert (result.is_error, result.structured_content) == (True, {"line": 3})
+    assert (result.is_error, result.structured_content) == (True, None)
 
 
 async def test_a_failure_without_words_of_its_own_says_why(connect: Connect, patient: PatientEngine):
@@ -294,7 +295,7 @@ async def test_the_status_describes_the_blocks_and_shows_the_pictures(connect: C
         none = await client.call_tool("get_execution_status", {"execution_id": key, "content_block": 6})
     document, *blocks = sent(status)
     assert in_base64(PNG) not in document["text"]
-    outlines = status.structured_content["content"]
+    outlines = json.loads(document["text"])["content"]
     assert [outline["type"] for outline in outlines] == [block["type"] for block in EVERY_KIND]
     assert outlines[0] == EVERY_KIND[0]
     assert outlines[1] == {
@@ -403,7 +404,7 @@ async def test_content_that_was_too_large_to_keep_is_said_to_be(
     partly = await call(connect, era)
     gives(patient, [picture(bytes(2000))])
     nothing = await call(connect, era)
-    assert partly.structured_content == {"sum": 5}
+    assert json.loads(partly.content[0].text) == {"sum": 5}
     assert "content blocks" in partly.content[-1].text
     assert not partly.is_error
     assert nothing.is_error

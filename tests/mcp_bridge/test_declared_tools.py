@@ -183,7 +183,7 @@ async def test_results_of_a_submitted_tool_are_cached_as_it_says(api: TargetApi,
         first = await client.call_tool("weather", {"city": "Ulm"})
         second = await client.call_tool("weather", {"city": "Ulm"})
 
-    assert first.structured_content == second.structured_content and not first.is_error
+    assert first.content[0] == second.content[0] and not first.is_error
     assert len(api.arrived) == 1
 
 

@@ -78,7 +78,9 @@ async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its
         wire_engine.on_status = replies(200, completed())
         result = await client.call_tool("report", {"n": 1})
         other = await client.call_tool("report", {"n": 2})
-    assert result.structured_content == {"answer": 42}
+    # Some clients show a model no text beside structured content.
+    assert result.structured_content is None
+    assert json.loads(result.content[0].text) == other.structured_content == {"answer": 42}
     execution = await in_database(Execution.objects.earliest)("created_at")
     assert result.meta["workflow-catalogue/reattached-to"] == execution.created_at.isoformat()
     told = f"An identical call at {execution.created_at:%Y-%m-%d %H:%M:%S} UTC, which got no response"

@@ -24,7 +24,7 @@ from mcp_bridge.tokens import create_token
 from tests.engines import hostile_servers as servers
 from tests.engines.guarding import guarded
 from tests.engines.hostile_servers import hostile, server
-from tests.engines.library_server import LARGE, PNG
+from tests.engines.library_server import ICON, LARGE, PNG
 from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
@@ -129,6 +129,25 @@ async def test_enabled_resources_are_listed_and_read(open_client: Connect, era: 
     assert len(archive.text) == LARGE
     (template,) = [one for one in templates if one.uri_template == TEMPLATE]
     assert (template.title, template.description) == ("A book", "One book by its number.")
+
+
+async def test_icons_and_sizes_are_listed_as_the_server_lists_them(
+    connect: Connect, exposed: Source, era: str
+) -> None:
+    def measure() -> None:
+        rules = exposed.features.get(upstream_id="library://rules")
+        ServerFeature.objects.filter(pk=rules.pk).update(definition=rules.definition | {"size": 12})
+        Revision.bump()
+
+    await in_database(measure)()
+    async with connect(mode=era) as client:
+        prompts = {one.name: one.icons for one in (await client.list_prompts()).prompts}
+        resources = {one.uri: one for one in (await client.list_resources()).resources}
+        templates = (await client.list_resource_templates()).resource_templates
+    assert prompts["summarise"] == resources["library://rules"].icons == [ICON]
+    assert [one.icons for one in templates if one.uri_template == TEMPLATE] == [[ICON]]
+    assert resources["library://rules"].size == 12
+    assert (resources["library://archive"].icons, resources["library://archive"].size) == (None, None)
 
 
 @pytest.mark.usefixtures("exposed")
