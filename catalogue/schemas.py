@@ -19,6 +19,7 @@ from catalogue.schema_limits import (
     BrokenSchema,
     Demand,
     UnsafeSchema,
+    leave_out_keywords,
     measure_demand,
     read_bounded,
     too_large,
@@ -29,6 +30,7 @@ from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
+NAMED_PARTS = 5  # Of a schema, of those that were left out
 MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a round can afford just one problem
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
@@ -69,26 +71,45 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is not an object but {type(raw).__name__}.")
-    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
+    kinds = raw.get("type", ["object"])
+    if isinstance(kinds, list) and "object" in kinds:
+        raw = raw | {"type": "object"}  # Arguments are nothing else
+    return _checked_input(_text_of(raw))
 
 
 @lru_cache(maxsize=500)
 def _checked_input(text: str) -> CheckedSchema:
     """Cached, because many operations of an API take the same arguments."""
     try:
-        schema, text = read_bounded(text)
+        schema, left_out = _usable(text)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
     if schema["type"] != "object":
         return CheckedSchema(
             GENERIC_SCHEMA, f'The input schema\'s type is {schema["type"]!r} instead of "object".'
         )
-    if not _find_problem(schema, text):
+    if not left_out:
         return CheckedSchema(schema)
-    left_out = leave_out_patterns(schema)
-    if problem := _find_problem(schema, write_json(schema)):
-        return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
-    return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
+    named = ", ".join(left_out[:NAMED_PARTS])
+    more = f", {len(left_out) - NAMED_PARTS} more" if len(left_out) > NAMED_PARTS else ""
+    return CheckedSchema(schema, left_out=printable(f"Left out of the input schema: {named}{more}"))
+
+
+def _usable(text: str) -> tuple[dict[str, Any], list[str]]:
+    """An object's schema without the parts that cannot be used, and their names. Raises UnsafeSchema, and
+    BrokenSchema if nothing is left to use."""
+    try:
+        schema, text = read_bounded(text)
+    except BrokenSchema:
+        schema = json.loads(text)
+    else:
+        if not _find_problem(schema, text):
+            return schema, []
+    left_out = leave_out_keywords(schema) + leave_out_patterns(schema)
+    schema, text = read_bounded(write_json({"type": "object"} | schema))
+    if problem := _find_problem(schema, text):
+        raise BrokenSchema(problem)
+    return schema, left_out
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
@@ -97,21 +118,14 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
         return None
     try:
         return _usable_output(_text_of(raw))
-    except UnsafeSchema:
+    except (UnsafeSchema, BrokenSchema):
         return None
 
 
 @lru_cache(maxsize=500)
-def _usable_output(text: str) -> dict[str, Any] | None:
+def _usable_output(text: str) -> dict[str, Any]:
     """Cached, because many operations of an API have the same output."""
-    try:
-        schema, text = read_bounded(text)
-    except BrokenSchema:
-        return None
-    if _find_problem(schema, text):
-        leave_out_patterns(schema)
-        return None if _find_problem(schema, write_json(schema)) else schema
-    return schema
+    return _usable(text)[0]
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:

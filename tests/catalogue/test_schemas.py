@@ -1,13 +1,24 @@
 """Arguments against a schema: every offending path, whatever the arguments, in bounded time."""
 
+import copy
+import itertools
 import json
 import subprocess
 import sys
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from catalogue.schemas import MAX_PROBLEMS, check_arguments, check_input_schema, find_argument_problems
+from catalogue.schema_limits import DIALECTS
+from catalogue.schemas import (
+    MAX_PROBLEMS,
+    check_arguments,
+    check_input_schema,
+    check_output_schema,
+    find_argument_problems,
+)
+from catalogue.served_schemas import serve_schema
 
 TRICKY_RECURSION = {
     "type": "object",
@@ -363,7 +374,6 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
         {"required": ["a", "a"]},
         {"anyOf": []},
         {"title": 5},
-        {"default": "\ud800"},
         {"enum": ["\\ud800", "é"]},
         {"$ref": "#/$defs/nowhere"},
         {"$id": 5},
@@ -372,8 +382,8 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
     ],
     ids=str,
 )
-def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument: dict[str, Any]) -> None:
-    """A6.3: whatever is asked of it when it is imported."""
+def test_what_arguments_cannot_be_checked_with_is_left_out_and_named(argument: dict[str, Any]) -> None:
+    """A6.3: of any argument, which itself stays."""
     schema = {"type": "object", "properties": {"a": argument}}
     try:
         find_argument_problems(schema, {"a": "b"})
@@ -381,7 +391,123 @@ def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument
     except ValueError:
         is_usable = False
 
-    assert (check_input_schema(schema).problem == "") == is_usable
+    checked = check_input_schema(schema)
+
+    assert (checked.problem, checked.left_out == "") == ("", is_usable)
+    assert (checked.schema == schema) == is_usable and "a" in checked.schema["properties"]
+
+
+ODD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "PHP's empty array for an object": ({"type": "object", "properties": []}, {"type": "object"}),
+    "null for nothing": (
+        {"type": "string", "description": None, "enum": None, "format": None, "default": None},
+        {"type": "string", "default": None},
+    ),
+    "draft 3 and 4": (
+        {"type": "number", "minimum": 0, "exclusiveMinimum": True, "required": True},
+        {"type": "number", "minimum": 0},
+    ),
+    "types of a programming language": ({"type": "int", "title": "A"}, {"title": "A"}),
+    "one type of several": ({"type": ["string", None], "maxLength": 3}, {"maxLength": 3}),
+    "a number as text": ({"type": "number", "minimum": "0", "maximum": 9}, {"type": "number", "maximum": 9}),
+    "an example outside of a list": ({"type": "string", "examples": "x"}, {"type": "string"}),
+    "a member without a schema": (
+        {"type": "object", "properties": {"in": None, "put": "text", "b": {"type": "any"}, "c": []}},
+        {"type": "object", "properties": {"in": {}, "put": {}, "b": {}, "c": {}}},
+    ),
+    "an alternative": (
+        {"anyOf": [{"type": "object", "properties": {"x": {"type": "float"}}}, {"type": "null"}]},
+        {"anyOf": [{"type": "object", "properties": {"x": {}}}, {"type": "null"}]},
+    ),
+    "a reference that leads nowhere": ({"$ref": "#/$defs/gone", "title": "A"}, {"title": "A"}),
+    "an extension": (
+        {"type": "str", "x-ui": {"type": "slider"}, "nullable": True},
+        {"x-ui": {"type": "slider"}, "nullable": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", [None, "http://json-schema.org/draft-07/schema#"])
+@pytest.mark.parametrize(("given", "kept"), ODD.values(), ids=ODD)
+def test_an_odd_keyword_costs_that_keyword_and_nothing_else(
+    given: dict[str, Any], kept: dict[str, Any], dialect: str | None
+) -> None:
+    stated = {} if dialect is None else {"$schema": dialect}
+    schema = stated | {
+        "properties": {"a": given, "other": {"type": "integer"}, "l": {"items": given}},
+        "$defs": {"d": given},
+        "required": None,
+        "additionalProperties": None,
+    }
+
+    checked, promised = check_input_schema(schema), check_output_schema({"type": "object"} | schema)
+
+    usual = {"type": "object", "properties": {"a": kept, "other": {"type": "integer"}, "l": {"items": kept}}}
+    assert checked.schema == promised == stated | usual | {"$defs": {"d": kept}}
+    assert checked.problem == "" and checked.left_out
+
+
+def test_a_root_of_several_types_is_an_object_if_it_may_be_one() -> None:
+    given = {"type": ["object", "null"], "properties": {"a": {}}}
+
+    assert check_input_schema(given).schema == given | {"type": "object"}
+    assert check_input_schema(given | {"type": None}).schema == given | {"type": "object"}
+    assert check_input_schema(given | {"type": "string"}).problem
+
+
+KEYWORDS = """
+    $schema $id $ref $anchor $dynamicRef $dynamicAnchor $recursiveRef $vocabulary $comment $defs definitions
+    type enum const default examples title description format nullable readOnly minimum maximum
+    exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern items prefixItems
+    additionalItems contains minContains minItems uniqueItems properties patternProperties
+    additionalProperties unevaluatedProperties propertyNames required dependencies dependentRequired
+    dependentSchemas allOf anyOf oneOf not if then contentSchema discriminator id
+"""
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 1.5, "", "#/nowhere", [], [None], {}, {"a": None}, {"a": []}),
+    *({"type": "int"}, [5, {"type": "int"}], ["string", None], {"a": {"type": "int", "title": 5}}),
+]
+PLACES = {
+    "root": lambda odd: odd,
+    "argument": lambda odd: {"properties": {"a": {"type": "string"} | odd}},
+    "nested": lambda odd: {"properties": {"a": {"properties": {"b": odd}}}},
+    "items": lambda odd: {"properties": {"a": {"type": "array", "items": odd}}},
+    "alternative": lambda odd: {"properties": {"a": {"anyOf": [odd, {"type": "null"}]}}},
+    "definition": lambda odd: {"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": odd}},
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dialect", [None, *DIALECTS[:3]])
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
+    place: str, dialect: str | None
+) -> None:
+    for keyword, value in itertools.product(KEYWORDS.split(), VALUES):
+        schema = {"type": "object", **PLACES[place]({keyword: copy.deepcopy(value)})}
+        if dialect is not None:
+            schema = {"$schema": dialect} | schema
+        if place != "root" or keyword != "properties":
+            schema["properties"] = schema.get("properties", {}) | {"other": {"type": "integer"}}
+        if place == "root" and keyword == "$schema" and isinstance(value, str):
+            continue  # Another dialect, which is refused
+
+        checked, promised = check_input_schema(schema), check_output_schema(schema)
+        served = serve_schema(checked.schema)
+
+        meant = isinstance(schema.get("properties"), dict) and set(schema["properties"])
+        assert checked.problem == "" and set(served["properties"]) >= (meant or set()), schema
+        assert jsonschema_rs.meta.is_valid(served), schema
+        assert promised == checked.schema or "type" not in schema or schema["type"] != "object", schema
+
+
+def test_a_schema_is_replaced_if_nothing_of_it_can_be_used() -> None:
+    """A6.3"""
+    half = {"type": "object", "properties": {"a": {"default": "\ud800"}}}
+
+    for schema in (half, {"type": "string"}, {"type": ["string", "null"]}, [], "object"):
+        checked = check_input_schema(schema)
+        assert checked.problem and checked.schema == {"type": "object", "additionalProperties": True}
 
 
 @pytest.mark.timeout(20)
