@@ -305,10 +305,12 @@ def _leave_out(node: Schema, dialect: Schema, place: tuple[str, ...]) -> Iterato
         if _is_allowed(key, value, dialect | bounds):
             continue
         here, is_named = (*place, key), key in NAMED and isinstance(value, dict)
-        parts = value if is_named else dict(enumerate(value)) if isinstance(value, list) else {"": value}
+        parts: dict[Any, Any] = {"": value}
+        if is_named or isinstance(value, list):
+            parts = value if is_named else dict(enumerate(value))
         for name, part in parts.items():
             if isinstance(part, dict):
-                yield from _leave_out(part, dialect, (*here, str(name)) if part is not value else here)
+                yield from _leave_out(part, dialect, here if part is value else (*here, str(name)))
             elif is_named and not _is_allowed(key, {name: part}, dialect):
                 value[name] = {}  # An argument without its schema stays an argument
                 yield (*here, name)

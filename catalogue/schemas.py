@@ -24,14 +24,14 @@ from catalogue.schema_limits import (
     read_bounded,
     too_large,
 )
-from connectors.formats.json import NO_CHARACTER, find_halves, write_json
-from connectors.formats.json_schema import pointer_of
+from connectors.formats.json import NO_CHARACTER, UnreadableJSON, find_halves, parse_json, write_json
+from connectors.formats.json_schema import JSON_TYPES, NESTED, pointer_of
 from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
 NAMED_PARTS = 5  # Of a schema, of those that were left out
-MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a round can afford just one problem
+MAX_ROUNDS = 100  # Of reading what arguments mean; each cures all errors, or one if it can afford no more
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
@@ -151,12 +151,13 @@ class CheckedArguments:
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
     """Find all errors (A2.5). null counts as omitted if a member is optional and cannot be null, because many
-    clients and models write null for members that they omit, at any depth."""
+    clients and models write null for members that they omit, at any depth; others write objects and arrays
+    as JSON text, which is read where the schema allows no text."""
     problems = find_argument_problems(schema, arguments)
-    if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
+    if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH:
         return CheckedArguments(arguments, problems)
     try:
-        meant = _Nulls(_compiled(write_json(schema)), arguments).left_out()
+        meant = _Meant(_compiled(write_json(schema)), arguments).read()
     except UnicodeEncodeError:
         return CheckedArguments(arguments, problems)
     return CheckedArguments(meant, find_argument_problems(schema, meant))
@@ -223,8 +224,9 @@ class _Compiled:
         return []
 
 
-class _Nulls:
-    """The members that are null, and whether they count as omitted."""
+class _Meant:
+    """The arguments as their writer meant them: without some members that are null, and with JSON texts
+    read."""
 
     def __init__(self, compiled: _Compiled, arguments: dict[str, Any]) -> None:
         self._compiled = compiled
@@ -232,11 +234,10 @@ class _Nulls:
         self._left_out: set[Place] = set()
         self._required: set[Place] = set()
 
-    def left_out(self) -> dict[str, Any]:
-        """The arguments without the null members that the schema refuses and does not require."""
-        for _ in range(MAX_NULL_ROUNDS):
+    def read(self) -> dict[str, Any]:
+        for _ in range(MAX_ROUNDS):
             errors = self._compiled.check(self._arguments).errors
-            if not (self._put_back(errors) or self._leave_out(errors)):
+            if not (self._put_back(errors) or self._change(errors)):
                 break
         return self._arguments
 
@@ -254,25 +255,40 @@ class _Nulls:
         self._required |= required
         return bool(required)
 
-    def _leave_out(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
-        refused = {place for error in errors for place in self._cure(error) or ()}
-        for *path, name in refused:
-            del _follow(self._arguments, path)[name]
-        self._left_out |= refused
-        return bool(refused)
+    def _change(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
+        changes = {place: value for error in errors for place, value in (self._cure(error) or {}).items()}
+        for (*path, name), value in changes.items():
+            if value is None:
+                del _follow(self._arguments, path)[name]
+                self._left_out.add((*path, name))
+            else:
+                _follow(self._arguments, path)[name] = value
+        return bool(changes)
 
-    def _cure(self, error: jsonschema_rs.ValidationError) -> set[Place] | None:
-        """The members whose removal prevents the error; None if nothing does."""
+    def _cure(self, error: jsonschema_rs.ValidationError) -> dict[Place, Any] | None:
+        """Other values that prevent the error, None for members to leave out; None if nothing does."""
         place = tuple(error.instance_path)
         if error.instance is None and place and isinstance(place[-1], str):
-            return None if place in self._required else {place}
+            return None if place in self._required else {place: None}
+        if isinstance(error.kind, KINDS.Type):
+            read = _read_text(error.instance, error.kind.types)
+            return None if read is None else {place: read}
         if not isinstance(error.kind, COMPOSED):
             return None
         for alternative in error.kind.context:
             cures = [self._cure(inner) for inner in alternative]
             if cures and all(cures):
-                return {place for cure in cures for place in cure or ()}
+                return {place: value for cure in cures for place, value in (cure or {}).items()}
         return None
+
+
+def _read_text(text: Any, wanted: Sequence[str]) -> dict[str, Any] | list[Any] | None:
+    """The object or array of a JSON text if such a type is wanted."""
+    try:
+        read = parse_json(text.encode(), given=True) if isinstance(text, str) else None
+    except UnreadableJSON:
+        return None
+    return read if isinstance(read, dict | list) and JSON_TYPES[type(read)] in wanted else None
 
 
 def _each(errors: Iterable[jsonschema_rs.ValidationError]) -> Iterator[jsonschema_rs.ValidationError]:
@@ -288,15 +304,6 @@ def _follow(value: Any, path: Iterable[str | int]) -> Any:
     for step in path:
         value = value[step]
     return value
-
-
-def _has_null_member(arguments: Any) -> bool:
-    level = [arguments]
-    while level:
-        if any(isinstance(value, dict) and None in value.values() for value in level):
-            return True
-        level = _below(level)
-    return False
 
 
 def _extent(arguments: Any) -> tuple[int, int]:
@@ -389,9 +396,10 @@ def describe_validation_error(
         reasons = _alternatives(len(error.instance_path), kind.context, levels - 1)
         return f"{_shown(error.instance)} fits no alternative: {reasons}"
     message = error.message
-    if len(message) <= LONGEST_VALUE + LONGEST_REASON:
-        return message
-    return f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    if len(message) > LONGEST_VALUE + LONGEST_REASON:
+        message = f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    wanted = sorted(NESTED.intersection(kind.types)) if isinstance(kind, KINDS.Type) else []
+    return f"{message}; send an {' or '.join(wanted)}" if wanted else message
 
 
 def _alternatives(depth: int, context: Any, levels: int) -> str:

@@ -5,6 +5,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -467,7 +468,7 @@ VALUES: list[Any] = [
     *(None, True, 0, -1, 1.5, "", "#/nowhere", [], [None], {}, {"a": None}, {"a": []}),
     *({"type": "int"}, [5, {"type": "int"}], ["string", None], {"a": {"type": "int", "title": 5}}),
 ]
-PLACES = {
+PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "root": lambda odd: odd,
     "argument": lambda odd: {"properties": {"a": {"type": "string"} | odd}},
     "nested": lambda odd: {"properties": {"a": {"properties": {"b": odd}}}},
@@ -484,7 +485,7 @@ def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
     place: str, dialect: str | None
 ) -> None:
     for keyword, value in itertools.product(KEYWORDS.split(), VALUES):
-        schema = {"type": "object", **PLACES[place]({keyword: copy.deepcopy(value)})}
+        schema: dict[str, Any] = {"type": "object", **PLACES[place]({keyword: copy.deepcopy(value)})}
         if dialect is not None:
             schema = {"$schema": dialect} | schema
         if place != "root" or keyword != "properties":
@@ -493,7 +494,7 @@ def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
             continue  # Another dialect, which is refused
 
         checked, promised = check_input_schema(schema), check_output_schema(schema)
-        served = serve_schema(checked.schema)
+        served: dict[str, Any] = serve_schema(checked.schema)
 
         meant = isinstance(schema.get("properties"), dict) and set(schema["properties"])
         assert checked.problem == "" and set(served["properties"]) >= (meant or set()), schema
@@ -505,7 +506,8 @@ def test_a_schema_is_replaced_if_nothing_of_it_can_be_used() -> None:
     """A6.3"""
     half = {"type": "object", "properties": {"a": {"default": "\ud800"}}}
 
-    for schema in (half, {"type": "string"}, {"type": ["string", "null"]}, [], "object"):
+    whole: list[Any] = [half, {"type": "string"}, {"type": ["string", "null"]}, [], "object"]
+    for schema in whole:
         checked = check_input_schema(schema)
         assert checked.problem and checked.schema == {"type": "object", "additionalProperties": True}
 
@@ -630,3 +632,94 @@ def test_null_in_arguments_that_no_validator_could_follow_does_no_harm() -> None
 
     assert [problem.message for problem in too_deep.problems] == ["nested deeper than 128 levels"]
     assert "half of a surrogate pair" in half.problems[0].message
+
+
+WORDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+READ: dict[str, tuple[Any, Any, Any]] = {  # A schema, a text and what is read
+    "an object": ({"type": "object"}, '{"a": 1}', {"a": 1}),
+    "an empty object": ({"type": "object"}, "{}", {}),
+    "an array": (WORDS, ' ["x", "y"]\n', ["x", "y"]),
+    "an array or null": ({"anyOf": [WORDS, {"type": "null"}]}, '["x"]', ["x"]),
+    "one of several types": ({"type": ["object", "array", "null"]}, "[]", []),
+    "a reference": ({"$ref": "#/$defs/words"}, '["x"]', ["x"]),
+    "text within text": (
+        {"type": "object", "properties": {"in": WORDS}},
+        json.dumps({"in": json.dumps(["x"])}),
+        {"in": ["x"]},
+    ),
+    "an array of objects": ({"items": {"type": "object"}}, ['{"a": 1}', {}], [{"a": 1}, {}]),
+    "beside null for what is optional": (
+        {"type": "object", "properties": {"p": WORDS, "q": {"type": "string"}}},
+        '{"p": ["x"], "q": null}',
+        {"p": ["x"]},
+    ),
+    "large": (WORDS, json.dumps(["x" * 100] * 5_000), ["x" * 100] * 5_000),
+}
+
+
+@pytest.mark.parametrize(("schema", "text", "read"), READ.values(), ids=READ)
+def test_json_text_is_read_where_the_schema_allows_no_text(schema: Any, text: Any, read: Any) -> None:
+    whole = {
+        "type": "object",
+        "$defs": {"words": WORDS},
+        "properties": {"a": schema, "b": {"properties": {"c": schema}}},
+    }
+    given = {"a": text, "b": {"c": text}}
+
+    checked = check_arguments(check_input_schema(whole).schema, given)
+
+    assert (checked.arguments, checked.problems) == ({"a": read, "b": {"c": read}}, [])
+    assert given == {"a": text, "b": {"c": text}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, '{"a": 1}'),
+        ({"type": "string"}, "[]"),
+        ({"type": ["object", "string"]}, "{}"),
+        ({"anyOf": [WORDS, {"type": "string"}]}, '["x"]'),
+        ({"enum": ["[]"]}, "[]"),
+        ({"items": WORDS}, "[]"),
+    ],
+)
+def test_text_stays_text_where_the_schema_allows_it(schema: dict[str, Any], text: str) -> None:
+    whole = {"type": "object", "properties": {"a": schema}}
+
+    checked = check_arguments(whole, {"a": text})
+
+    assert (checked.arguments, checked.problems) == ({"a": text}, [])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "place"),
+    [
+        ("object", "", "/a"),
+        ("object", "{", "/a"),
+        ("object", "[]", "/a"),
+        ("array", "{}", "/a"),
+        ("object", "null", "/a"),
+        ("array", "x", "/a"),
+        ("integer", "5", "/a"),  # Only what holds other values: a number is no trouble to write
+        ("boolean", "true", "/a"),
+        ("object", '{"x": NaN}', "/a"),
+        ("object", '{"x": 1, "x": 2}', "/a"),
+        ("object", '{"x": "\\ud83d"}', "/a"),
+        ("object", '{"x": "\ud83d"}', "/a"),
+        ("object", '{"x": ' * 120 + "1" + "}" * 120, "/a"),
+        ("array", "[" * 100_000, "/a"),
+    ],
+)
+def test_text_that_is_no_json_of_that_type_is_refused(wanted: str, text: str, place: str) -> None:
+    checked = check_arguments({"properties": {"a": {"type": wanted}}}, {"a": text})
+
+    assert [problem.path for problem in checked.problems] == [place]
+    assert len(checked.problems[0].message) < 2_000
+
+
+def test_what_is_wrong_within_json_text_is_named_there() -> None:
+    schema = {"properties": {"a": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+
+    checked = check_arguments(schema, {"a": '{"n": "one"}'})
+
+    assert [problem.path for problem in checked.problems] == ["/a/n"]
