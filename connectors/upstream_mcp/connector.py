@@ -146,7 +146,7 @@ class McpConnector(ServerFeatures):
             return
         needs_headers = era.is_modern
         tools = walk_listing(
-            lambda cursor, _: self._session.page("tools/list", "tools", cursor),
+            lambda page, _: self._session.page("tools/list", "tools", page),
             listing="The server's list of tools",
             of="tools",
         )

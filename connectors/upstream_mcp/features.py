@@ -55,7 +55,7 @@ class ServerFeatures:
     async def _list_kind(self, kind: FeatureKind) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         _, method, key, _ = LISTS[kind]
         listed = walk_listing(
-            lambda cursor, _: self._session.page(method, key, cursor),
+            lambda page, _: self._session.page(method, key, page),
             listing=f"The server's answer to {method}",
             of=key,
         )
