@@ -9,10 +9,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
-import jsonschema_rs
-
-from connectors.formats.json import is_number, write_json
-from connectors.formats.json_schema import child_of, pointer_of, steps_of
+from connectors.formats.json import write_json
+from connectors.formats.json_schema import child_of, steps_of
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40
@@ -55,9 +53,8 @@ class Demand:
 def read_bounded(text: str) -> tuple[dict[str, Any], str]:
     """The object of a JSON text without `x-mcp-header`, and its text. Raises UnsafeSchema or BrokenSchema."""
     schema = json.loads(text)
-    dialect = schema.get("$schema")
-    if isinstance(dialect, str) and dialect.rstrip("#") not in DIALECTS:
-        raise UnsafeSchema(f"The schema's dialect {dialect[:200]!r} is not supported.")
+    if (dialect := schema.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
+        raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
     reader = _Reader()
     reader.read_object(schema, depth=0)
     if reader.nodes > MAX_NODES:
@@ -277,50 +274,3 @@ class _Expansion:
             if (is_deepest or isinstance(item, dict | list)) and key not in NOT_FOLLOWED:
                 size += self._size(item, resource, depth + 1, named=key in NAMED)
         return size
-
-
-def leave_out_keywords(schema: Schema) -> list[str]:
-    """Remove values that the schema's dialect does not allow, and references that lead nowhere, from a
-    bounded schema; returns what was removed. Raises UnsafeSchema or BrokenSchema."""
-    dialect = {"$schema": schema["$schema"]} if isinstance(schema.get("$schema"), str) else {}
-    gone = [pointer_of(place) for place in _leave_out(schema, dialect, ())]
-    places = Places.of(schema, nodes := subschemas(schema))
-    keys = (*sorted(REFERENCES), "$schema", places.identifier)
-    for node, key in [(node, key) for node in nodes for key in keys if key in node]:
-        try:
-            if key in REFERENCES:
-                places.find(node[key], schema)
-            else:
-                jsonschema_rs.validator_for(dialect | {key: node[key]}, offline=True)
-        except (ValueError, AttributeError):
-            gone.append(f"{key} {str(node.pop(key))[:100]!r}")
-    return gone
-
-
-def _leave_out(node: Schema, dialect: Schema, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Asks about one keyword at a time; extensions, which the metaschema does not know, stay."""
-    # In draft 4 `exclusiveMinimum` requires `minimum`.
-    bounds = {name: node[name] for name in ("minimum", "maximum") if is_number(node.get(name))}
-    for key, value in list(node.items()):
-        if _is_allowed(key, value, dialect | bounds):
-            continue
-        here, is_named = (*place, key), key in NAMED and isinstance(value, dict)
-        parts: dict[Any, Any] = {"": value}
-        if is_named or isinstance(value, list):
-            parts = value if is_named else dict(enumerate(value))
-        for name, part in parts.items():
-            if isinstance(part, dict):
-                yield from _leave_out(part, dialect, here if part is value else (*here, str(name)))
-            elif is_named and not _is_allowed(key, {name: part}, dialect):
-                value[name] = {}  # An argument without its schema stays an argument
-                yield (*here, name)
-        if not _is_allowed(key, value, dialect | bounds):
-            del node[key]
-            yield here
-
-
-def _is_allowed(key: str, value: Any, others: Schema) -> bool:
-    if key == "$schema":
-        return isinstance(value, str) and value.rstrip("#") in DIALECTS
-    # `$defs` is newer than the dialect of many schemas that have it.
-    return jsonschema_rs.meta.is_valid(others | {"definitions" if key in DEFINITIONS else key: value})

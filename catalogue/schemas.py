@@ -16,12 +16,16 @@ from pydantic_core import to_json
 
 from catalogue.patterns import BOUNDED, NATIVE, Searches, leave_out_patterns, use_bounded_search
 from catalogue.schema_limits import (
+    DIALECTS,
+    NAMED,
+    REFERENCES,
     BrokenSchema,
     Demand,
+    Places,
     UnsafeSchema,
-    leave_out_keywords,
     measure_demand,
     read_bounded,
+    subschemas,
     too_large,
 )
 from connectors.formats.json import NO_CHARACTER, UnreadableJSON, find_halves, parse_json, write_json
@@ -71,17 +75,14 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is not an object but {type(raw).__name__}.")
-    kinds = raw.get("type", ["object"])
-    if isinstance(kinds, list) and "object" in kinds:
-        raw = raw | {"type": "object"}  # Arguments are nothing else
-    return _checked_input(_text_of(raw))
+    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
 
 
 @lru_cache(maxsize=500)
 def _checked_input(text: str) -> CheckedSchema:
     """Cached, because many operations of an API take the same arguments."""
     try:
-        schema, left_out = _usable(text)
+        schema, left_out = _usable(text, mends=True)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
     if schema["type"] != "object":
@@ -95,9 +96,9 @@ def _checked_input(text: str) -> CheckedSchema:
     return CheckedSchema(schema, left_out=printable(f"Left out of the input schema: {named}{more}"))
 
 
-def _usable(text: str) -> tuple[dict[str, Any], list[str]]:
-    """An object's schema without the parts that cannot be used, and their names. Raises UnsafeSchema, and
-    BrokenSchema if nothing is left to use."""
+def _usable(text: str, *, mends: bool) -> tuple[dict[str, Any], list[str]]:
+    """A schema without the parts that cannot be used, and their names: only patterns unless it `mends`.
+    Raises UnsafeSchema and BrokenSchema."""
     try:
         schema, text = read_bounded(text)
     except BrokenSchema:
@@ -105,11 +106,50 @@ def _usable(text: str) -> tuple[dict[str, Any], list[str]]:
     else:
         if not _find_problem(schema, text):
             return schema, []
-    left_out = leave_out_keywords(schema) + leave_out_patterns(schema)
+    left_out = (_leave_out_keywords(schema) if mends else []) + leave_out_patterns(schema)
     schema, text = read_bounded(write_json({"type": "object"} | schema))
     if problem := _find_problem(schema, text):
         raise BrokenSchema(problem)
     return schema, left_out
+
+
+def _leave_out_keywords(schema: dict[str, Any]) -> list[str]:
+    """Remove values that the dialect does not allow, and references that lead nowhere; name them."""
+    dialect = schema["$schema"] if isinstance(schema.get("$schema"), str) else DIALECTS[-1]
+    scheme = "https" if "/draft/" in dialect else "http"  # Of the metaschema's own address
+    url, gone = f"{scheme}://{dialect.partition('://')[2]}", []
+    metaschema = jsonschema_rs.validator_for({"$schema": url, "$ref": url}, offline=True)
+    while places := _faults(metaschema, schema):
+        for *path, name in sorted(places, key=len, reverse=True):
+            part = _follow(schema, path)
+            # An argument without its schema stays an argument.
+            if path and path[-1] in NAMED and part[name] != {}:
+                part[name] = {}
+            else:
+                del part[name]
+            gone.append(pointer_of([*path, name]))
+    targets = Places.of(schema, nodes := subschemas(schema))
+    for node, key in [(node, key) for node in nodes for key in REFERENCES if key in node]:
+        try:
+            targets.find(node[key], schema)
+        except (BrokenSchema, AttributeError):
+            gone.append(f"{key} {str(node.pop(key))[:100]!r}")
+    return gone
+
+
+def _faults(metaschema: jsonschema_rs.Validator, schema: dict[str, Any]) -> set[Place]:
+    """The keywords and members whose values are wrong, the innermost ones."""
+    found = set()
+    # `$defs` is newer than the dialect of many schemas that have it.
+    for root, whole in (("", schema), ("$defs", {"definitions": schema.get("$defs", {})})):
+        for error in metaschema.iter_errors(whole):
+            place = max((tuple(one.instance_path) for one in _each([error])), key=len)
+            if isinstance(error.kind, KINDS.Required):  # In draft 4 `exclusiveMinimum` requires `minimum`
+                place = (*place, f"exclusive{error.kind.property.capitalize()}")
+            while place and isinstance(place[-1], int):
+                place = place[:-1]
+            found.add((root, *place[1:]) if root else place)
+    return found - {()}
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
@@ -124,8 +164,9 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=500)
 def _usable_output(text: str) -> dict[str, Any]:
-    """Cached, because many operations of an API have the same output."""
-    return _usable(text)[0]
+    """Cached, because many operations of an API have the same output. Not mended: a server that writes a
+    wrong schema may not keep to it either."""
+    return _usable(text, mends=False)[0]
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
