@@ -15,7 +15,6 @@ import jsonschema_rs
 
 from catalogue.schema_limits import subschemas
 from connectors.formats.json_schema import LINEAR
-from connectors.network.redaction import printable
 
 NATIVE = jsonschema_rs.RegexOptions(size_limit=128 * 1024, dfa_size_limit=4 * 1024 * 1024)
 """Of patterns that are searched for in texts of any length: 1 MB takes at most 0.4 s, with LINEAR 100 s."""
@@ -26,7 +25,6 @@ LONGEST_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them
 MOST_SECONDS = 0.25  # Of all backtracking searches of one check
 MOST_BOUNDED = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
 BOUNDED_PATTERN = "x-bounded-pattern"
-NAMED_PATTERNS = 5
 KINDS = jsonschema_rs.ValidationErrorKind
 CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # Their meaning in JavaScript, and so in JSON Schema
 ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
@@ -43,7 +41,7 @@ def compile_pattern(pattern: str) -> jsonschema_rs.Validator:
     return matcher
 
 
-def leave_out_patterns(schema: dict[str, Any]) -> str:
+def leave_out_patterns(schema: dict[str, Any]) -> list[str]:
     """Remove the patterns that neither engine supports from a schema, and name them."""
     gone: dict[str, None] = {}
     tried: set[str] = set()
@@ -58,9 +56,7 @@ def leave_out_patterns(schema: dict[str, Any]) -> str:
             # Values that the pattern allowed must not be refused now.
             for keyword in CLOSED:
                 node.pop(keyword, None)
-    named = [f"the pattern {pattern[:100]!r}" for pattern in list(gone)[:NAMED_PATTERNS]]
-    more = [f"{len(gone) - NAMED_PATTERNS} more"] if len(gone) > NAMED_PATTERNS else []
-    return printable(", ".join(named + more))
+    return [f"the pattern {pattern[:100]!r}" for pattern in gone]
 
 
 def use_bounded_search(schema: dict[str, Any]) -> bool:

@@ -16,20 +16,26 @@ from pydantic_core import to_json
 
 from catalogue.patterns import BOUNDED, NATIVE, Searches, leave_out_patterns, use_bounded_search
 from catalogue.schema_limits import (
+    DIALECTS,
+    NAMED,
+    REFERENCES,
     BrokenSchema,
     Demand,
+    Places,
     UnsafeSchema,
     measure_demand,
     read_bounded,
+    subschemas,
     too_large,
 )
-from connectors.formats.json import NO_CHARACTER, find_halves, write_json
-from connectors.formats.json_schema import pointer_of
+from connectors.formats.json import NO_CHARACTER, UnreadableJSON, find_halves, parse_json, write_json
+from connectors.formats.json_schema import JSON_TYPES, NESTED, pointer_of
 from connectors.network.redaction import printable
 
 GENERIC_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": True}
 MAX_PROBLEMS = 50
-MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a round can afford just one problem
+NAMED_PARTS = 5  # Of a schema, of those that were left out
+MAX_ROUNDS = 100  # Of reading what arguments mean; each cures all errors, or one if it can afford no more
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
@@ -76,19 +82,74 @@ def check_input_schema(raw: Any) -> CheckedSchema:
 def _checked_input(text: str) -> CheckedSchema:
     """Cached, because many operations of an API take the same arguments."""
     try:
-        schema, text = read_bounded(text)
+        schema, left_out = _usable(text, mends=True)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
     if schema["type"] != "object":
         return CheckedSchema(
             GENERIC_SCHEMA, f'The input schema\'s type is {schema["type"]!r} instead of "object".'
         )
-    if not _find_problem(schema, text):
+    if not left_out:
         return CheckedSchema(schema)
-    left_out = leave_out_patterns(schema)
-    if problem := _find_problem(schema, write_json(schema)):
-        return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
-    return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
+    named = ", ".join(left_out[:NAMED_PARTS])
+    more = f", {len(left_out) - NAMED_PARTS} more" if len(left_out) > NAMED_PARTS else ""
+    return CheckedSchema(schema, left_out=printable(f"Left out of the input schema: {named}{more}"))
+
+
+def _usable(text: str, *, mends: bool) -> tuple[dict[str, Any], list[str]]:
+    """A schema without the parts that cannot be used, and their names: only patterns unless it `mends`.
+    Raises UnsafeSchema and BrokenSchema."""
+    try:
+        schema, text = read_bounded(text)
+    except BrokenSchema:
+        schema = json.loads(text)
+    else:
+        if not _find_problem(schema, text):
+            return schema, []
+    left_out = (_leave_out_keywords(schema) if mends else []) + leave_out_patterns(schema)
+    schema, text = read_bounded(write_json({"type": "object"} | schema))
+    if problem := _find_problem(schema, text):
+        raise BrokenSchema(problem)
+    return schema, left_out
+
+
+def _leave_out_keywords(schema: dict[str, Any]) -> list[str]:
+    """Remove values that the dialect does not allow, and references that lead nowhere; name them."""
+    dialect = schema["$schema"] if isinstance(schema.get("$schema"), str) else DIALECTS[-1]
+    scheme = "https" if "/draft/" in dialect else "http"  # Of the metaschema's own address
+    url, gone = f"{scheme}://{dialect.partition('://')[2]}", []
+    metaschema = jsonschema_rs.validator_for({"$schema": url, "$ref": url}, offline=True)
+    while places := _faults(metaschema, schema):
+        for *path, name in sorted(places, key=len, reverse=True):
+            part = _follow(schema, path)
+            # An argument without its schema stays an argument.
+            if path and path[-1] in NAMED and part[name] != {}:
+                part[name] = {}
+            else:
+                del part[name]
+            gone.append(pointer_of([*path, name]))
+    targets = Places.of(schema, nodes := subschemas(schema))
+    for node, key in [(node, key) for node in nodes for key in REFERENCES if key in node]:
+        try:
+            targets.find(node[key], schema)
+        except (BrokenSchema, AttributeError):
+            gone.append(f"{key} {str(node.pop(key))[:100]!r}")
+    return gone
+
+
+def _faults(metaschema: jsonschema_rs.Validator, schema: dict[str, Any]) -> set[Place]:
+    """The keywords and members whose values are wrong, the innermost ones."""
+    found = set()
+    # `$defs` is newer than the dialect of many schemas that have it.
+    for root, whole in (("", schema), ("$defs", {"definitions": schema.get("$defs", {})})):
+        for error in metaschema.iter_errors(whole):
+            place = max((tuple(one.instance_path) for one in _each([error])), key=len)
+            if isinstance(error.kind, KINDS.Required):  # In draft 4 `exclusiveMinimum` requires `minimum`
+                place = (*place, f"exclusive{error.kind.property.capitalize()}")
+            while place and isinstance(place[-1], int):
+                place = place[:-1]
+            found.add((root, *place[1:]) if root else place)
+    return found - {()}
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
@@ -97,21 +158,15 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
         return None
     try:
         return _usable_output(_text_of(raw))
-    except UnsafeSchema:
+    except (UnsafeSchema, BrokenSchema):
         return None
 
 
 @lru_cache(maxsize=500)
-def _usable_output(text: str) -> dict[str, Any] | None:
-    """Cached, because many operations of an API have the same output."""
-    try:
-        schema, text = read_bounded(text)
-    except BrokenSchema:
-        return None
-    if _find_problem(schema, text):
-        leave_out_patterns(schema)
-        return None if _find_problem(schema, write_json(schema)) else schema
-    return schema
+def _usable_output(text: str) -> dict[str, Any]:
+    """Cached, because many operations of an API have the same output. Not mended: a server that writes a
+    wrong schema may not keep to it either."""
+    return _usable(text, mends=False)[0]
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
@@ -137,12 +192,13 @@ class CheckedArguments:
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
     """Find all errors (A2.5). null counts as omitted if a member is optional and cannot be null, because many
-    clients and models write null for members that they omit, at any depth."""
+    clients and models write null for members that they omit, at any depth; others write objects and arrays
+    as JSON text, which is read where the schema allows no text."""
     problems = find_argument_problems(schema, arguments)
-    if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
+    if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH:
         return CheckedArguments(arguments, problems)
     try:
-        meant = _Nulls(_compiled(write_json(schema)), arguments).left_out()
+        meant = _Meant(_compiled(write_json(schema)), arguments).read()
     except UnicodeEncodeError:
         return CheckedArguments(arguments, problems)
     return CheckedArguments(meant, find_argument_problems(schema, meant))
@@ -209,8 +265,9 @@ class _Compiled:
         return []
 
 
-class _Nulls:
-    """The members that are null, and whether they count as omitted."""
+class _Meant:
+    """The arguments as their writer meant them: without some members that are null, and with JSON texts
+    read."""
 
     def __init__(self, compiled: _Compiled, arguments: dict[str, Any]) -> None:
         self._compiled = compiled
@@ -218,11 +275,10 @@ class _Nulls:
         self._left_out: set[Place] = set()
         self._required: set[Place] = set()
 
-    def left_out(self) -> dict[str, Any]:
-        """The arguments without the null members that the schema refuses and does not require."""
-        for _ in range(MAX_NULL_ROUNDS):
+    def read(self) -> dict[str, Any]:
+        for _ in range(MAX_ROUNDS):
             errors = self._compiled.check(self._arguments).errors
-            if not (self._put_back(errors) or self._leave_out(errors)):
+            if not (self._put_back(errors) or self._change(errors)):
                 break
         return self._arguments
 
@@ -240,25 +296,40 @@ class _Nulls:
         self._required |= required
         return bool(required)
 
-    def _leave_out(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
-        refused = {place for error in errors for place in self._cure(error) or ()}
-        for *path, name in refused:
-            del _follow(self._arguments, path)[name]
-        self._left_out |= refused
-        return bool(refused)
+    def _change(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
+        changes = {place: value for error in errors for place, value in (self._cure(error) or {}).items()}
+        for (*path, name), value in changes.items():
+            if value is None:
+                del _follow(self._arguments, path)[name]
+                self._left_out.add((*path, name))
+            else:
+                _follow(self._arguments, path)[name] = value
+        return bool(changes)
 
-    def _cure(self, error: jsonschema_rs.ValidationError) -> set[Place] | None:
-        """The members whose removal prevents the error; None if nothing does."""
+    def _cure(self, error: jsonschema_rs.ValidationError) -> dict[Place, Any] | None:
+        """Other values that prevent the error, None for members to leave out; None if nothing does."""
         place = tuple(error.instance_path)
         if error.instance is None and place and isinstance(place[-1], str):
-            return None if place in self._required else {place}
+            return None if place in self._required else {place: None}
+        if isinstance(error.kind, KINDS.Type):
+            read = _read_text(error.instance, error.kind.types)
+            return None if read is None else {place: read}
         if not isinstance(error.kind, COMPOSED):
             return None
         for alternative in error.kind.context:
             cures = [self._cure(inner) for inner in alternative]
             if cures and all(cures):
-                return {place for cure in cures for place in cure or ()}
+                return {place: value for cure in cures for place, value in (cure or {}).items()}
         return None
+
+
+def _read_text(text: Any, wanted: Sequence[str]) -> dict[str, Any] | list[Any] | None:
+    """The object or array of a JSON text if such a type is wanted."""
+    try:
+        read = parse_json(text.encode(), given=True) if isinstance(text, str) else None
+    except UnreadableJSON:
+        return None
+    return read if isinstance(read, dict | list) and JSON_TYPES[type(read)] in wanted else None
 
 
 def _each(errors: Iterable[jsonschema_rs.ValidationError]) -> Iterator[jsonschema_rs.ValidationError]:
@@ -274,15 +345,6 @@ def _follow(value: Any, path: Iterable[str | int]) -> Any:
     for step in path:
         value = value[step]
     return value
-
-
-def _has_null_member(arguments: Any) -> bool:
-    level = [arguments]
-    while level:
-        if any(isinstance(value, dict) and None in value.values() for value in level):
-            return True
-        level = _below(level)
-    return False
 
 
 def _extent(arguments: Any) -> tuple[int, int]:
@@ -375,9 +437,10 @@ def describe_validation_error(
         reasons = _alternatives(len(error.instance_path), kind.context, levels - 1)
         return f"{_shown(error.instance)} fits no alternative: {reasons}"
     message = error.message
-    if len(message) <= LONGEST_VALUE + LONGEST_REASON:
-        return message
-    return f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    if len(message) > LONGEST_VALUE + LONGEST_REASON:
+        message = f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    wanted = sorted(NESTED.intersection(kind.types)) if isinstance(kind, KINDS.Type) else []
+    return f"{message}; send an {' or '.join(wanted)}" if wanted else message
 
 
 def _alternatives(depth: int, context: Any, levels: int) -> str:

@@ -2,7 +2,7 @@
 object at a time."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -140,6 +140,8 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
 
 
 def not_an_object(raw: Any, *, position: int) -> RejectedDefinition:
+    if isinstance(raw, RejectedDefinition):  # By who read the page
+        return replace(raw, position=position)
     reason = f"expected an object, got {type(raw).__name__}"
     return RejectedDefinition(position=position, id="", name="", reason=reason)
 

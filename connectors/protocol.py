@@ -199,6 +199,8 @@ class RunCaller:
     client has sent all of them. The caller of `start` bounds the wait."""
     key: str = ""
     """Identifies the client's user: callers with different keys must not see each other's messages."""
+    protocol_version: str = ""
+    """Of MCP; empty for other clients."""
     log_level: str = ""
     """The least severe level of log messages that the client requested; empty: none."""
     log: Callable[[LogMessage], None] = ignore_log_message

@@ -355,13 +355,13 @@ async def walk_listing(
     """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
     gets a page and the number of items before it, and returns its items and the next page, empty on the last.
     `listing` and `of` name them in errors."""
-    target, visited, position = first, set[str](), 0
+    target, visited, position = first, set[int](), 0
     while True:
-        if target in visited:
+        if hash(target) in visited:
             raise InvalidAnswer(f"{listing} links back to an earlier page.")
         if len(visited) == MAX_PAGES:
             raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
-        visited.add(target)
+        visited.add(hash(target))  # A cursor may be as long as an answer
         items, target = await fetch_page(target, position)
         for item in items:
             if position == most:

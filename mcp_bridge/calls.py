@@ -12,16 +12,13 @@ from mcp import MCPError
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp_types import (
     INVALID_PARAMS,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
     CancelledNotificationParams,
     RequestId,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
 from catalogue.models import Workflow
-from connectors.errors import ConnectorError
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
@@ -37,6 +34,7 @@ from mcp_bridge.elicitation import (
     Ask,
     ask_for_run,
     ask_while_waiting,
+    error_for_client,
     input_required,
     question_about,
     questions_of,
@@ -165,10 +163,12 @@ async def _run(
 
 
 async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer:
-    missing = {} if execution.raised is None else _capabilities_missing(execution, call)
-    if missing and call.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        data = {"requiredCapabilities": missing}
-        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, execution.error, data=data)
+    answers, version = call.client.get(ANSWERS, {}), call.protocol_version
+    told = error_for_client(
+        execution.raised, execution.error, execution.source_name, answers=answers, version=version
+    )
+    if told is not None:
+        raise told
     if call.progress is not None and not call.progress.last:
         await call.progress.tell(execution)
     if _is_at_hand(execution, name):
@@ -234,15 +234,6 @@ async def _watch(
         on_progress=call.progress.tell if call.progress and reports else None,
         unless_asks=True,
     )
-
-
-def _capabilities_missing(execution: Execution, call: ToolCall) -> dict[str, Any]:
-    """The client capabilities whose absence made an MCP server refuse this call."""
-    details = execution.raised.details if isinstance(execution.raised, ConnectorError) else {}
-    if details.get("code") != MISSING_REQUIRED_CLIENT_CAPABILITY:
-        return {}
-    answers = call.client.get(ANSWERS, {})
-    return {name: needed for name, needed in details["required"].items() if name not in answers}
 
 
 def _is_at_hand(execution: Execution, called: str) -> bool:

@@ -13,6 +13,7 @@ from catalogue.served_schemas import describe_inputs
 from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
 from mcp_bridge.prompts import find_offered, values_of_argument
+from mcp_bridge.request_meta import Context
 from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
 
@@ -20,11 +21,13 @@ MOST_VALUES = 100
 SHOWN = 100
 
 
-async def complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult:
+async def complete(
+    context: Context, params: types.CompleteRequestParams, access: Access
+) -> types.CompleteResult:
     """Raises MCPError for unknown references and arguments."""
     found = await run_in_database(_complete, params, access)
     if isinstance(found, ServerFeature):
-        return await upstream.complete(found, params, access)
+        return await upstream.complete(context, found, params, access)
     return found
 
 

@@ -19,11 +19,14 @@ from functools import partial
 from typing import Any
 
 import anyio
-from mcp_types import ElicitResult
+from mcp import MCPError
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED, ElicitResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from catalogue.access import Caller, Scope
 from catalogue.database import run_in_database
+from connectors.errors import ConnectorError
 from connectors.formats.json import with_escapes
 from executions.approvals import describe_wait, page_of
 from executions.interacting import cancel_execution
@@ -109,6 +112,25 @@ def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests
                 # Stateless servers give none, and clients with a handshake require one.
                 request["params"].setdefault("elicitationId", str(asked_by))
     return requests
+
+
+def error_for_client(
+    error: Exception | None, words: str, source: str, *, answers: Mapping[str, Any], version: str
+) -> MCPError | None:
+    """A server's error whose code tells the client what to do; None if it has none for this client."""
+    details = error.details if isinstance(error, ConnectorError) else {}
+    is_modern, required = version in MODERN_PROTOCOL_VERSIONS, details.get("required", {})
+    if is_modern and (missing := {name: required[name] for name in required if name not in answers}):
+        data = {"requiredCapabilities": missing}
+        return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, words, data=data)
+    # Versions without a handshake have no such code.
+    if is_modern or "url" not in answers.get("elicitation", {}) or "elicitations" not in details:
+        return None
+    pages = {str(n): {"method": ELICIT, "params": page} for n, page in enumerate(details["elicitations"])}
+    asked = in_name_of(source, pages, asked_by="")
+    return MCPError(
+        URL_ELICITATION_REQUIRED, words, data={"elicitations": [page["params"] for page in asked.values()]}
+    )
 
 
 def _with_escapes(asked: Any) -> Any:

@@ -131,7 +131,7 @@ async def _get(
     found = await run_in_database(_find_or_render, access, params.name, written)
     if isinstance(found, ServerFeature):
         given = upstream.given_input(context, params, found, access)
-        return await upstream.get_prompt(found, written, access, given)
+        return await upstream.get_prompt(context, found, written, access, given)
     return found
 
 

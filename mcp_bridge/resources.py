@@ -412,7 +412,7 @@ async def _answer_read(
         found = await run_in_database(_read, params.uri, access)
         if isinstance(found, upstream.Located):
             given = upstream.given_input(context, params, found.feature, access)
-            return await upstream.read_resource(found, params.uri, access, given)
+            return await upstream.read_resource(context, found, params.uri, access, given)
     except (UnknownResource, NotFound) as error:
         code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
         raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None

@@ -164,21 +164,25 @@ def _output_result(
         return text_result(f"{problem} {_reference(execution)}", is_error=True)
     text = content.write_output(execution.payload.output)
     fits = may_be_large or content.fits_inline(text)
+    # Clients may require structured content if the tool has an output schema, however large.
+    shows = fits or has_schema
+    shown: list[ContentBlock] = []
     if execution.payload.content is not None:
         shown = _engine_blocks(execution, protocol_version, may_be_large)
-    elif fits:
+        is_in_blocks = _says_the_same(content.blocks_of(execution), execution.payload.output)
+        is_said = shows or is_in_blocks or not content.has_structure(execution)
+    elif is_said := fits:
         shown = [TextContent(text=text)]
-    else:
+    if not is_said:
         rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
         address = content.result_address(execution)
         beginning = content.beginning_of("The output", text, rest=rest, address=address)
-        shown = [TextContent(text=beginning), *_links(execution, text, protocol_version)]
+        shown += [TextContent(text=beginning), *_links(execution, text, protocol_version)]
     if missing := execution.error or content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
-    # Clients may require structured content if the tool has an output schema, however large.
-    structured = _structured(execution, protocol_version) if fits or has_schema else None
+    structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=shown, structured_content=structured)
 
 

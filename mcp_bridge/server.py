@@ -80,7 +80,7 @@ class CatalogueServer(Server[None]):
         self.add_request_handler(
             "completion/complete",
             types.CompleteRequestParams,
-            lambda context, params: complete(params, bridge.access_of(context)),
+            lambda context, params: complete(context, params, bridge.access_of(context)),
         )
         self.middleware.append(bridge.instruct)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)

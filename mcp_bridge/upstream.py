@@ -22,7 +22,7 @@ from connectors.errors import ConnectorError, NotFound, Rejected
 from connectors.protocol import Connector, GivenInput
 from executions import rates
 from executions.refusals import TooManyCalls
-from mcp_bridge.elicitation import UNKNOWN_STATE, in_name_of
+from mcp_bridge.elicitation import UNKNOWN_STATE, error_for_client, in_name_of
 from mcp_bridge.request_meta import Context, answers_of, as_sent, is_modern
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import read_icons
@@ -185,10 +185,14 @@ def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | No
 
 
 async def get_prompt(
-    feature: ServerFeature, written: Mapping[str, str], access: Access, given: GivenInput | None
+    context: Context,
+    feature: ServerFeature,
+    written: Mapping[str, str],
+    access: Access,
+    given: GivenInput | None,
 ) -> types.GetPromptResult | types.InputRequiredResult:
     """Raises MCPError."""
-    async with _server(feature, access, "prompts/get") as connector:
+    async with _server(context, feature, access, "prompts/get") as connector:
         answer = await connector.get_prompt(feature.upstream_id, written, given=given)
     if (asked := _asks(answer, feature, access)) is not None:
         return asked
@@ -200,10 +204,10 @@ async def get_prompt(
 
 
 async def read_resource(
-    located: Located, uri: str, access: Access, given: GivenInput | None
+    context: Context, located: Located, uri: str, access: Access, given: GivenInput | None
 ) -> types.ReadResourceResult | types.InputRequiredResult:
     """`uri`: as the client wrote it. Raises MCPError, NotFound."""
-    async with _server(located.feature, access, "resources/read") as connector:
+    async with _server(context, located.feature, access, "resources/read") as connector:
         answer = await connector.read_resource(located.uri, given=given)
     if (asked := _asks(answer, located.feature, access)) is not None:
         return asked
@@ -220,12 +224,12 @@ async def read_resource(
 
 
 async def complete(
-    feature: ServerFeature, params: types.CompleteRequestParams, access: Access
+    context: Context, feature: ServerFeature, params: types.CompleteRequestParams, access: Access
 ) -> types.CompleteResult:
     """Raises MCPError."""
     argument, given = params.argument, (params.context and params.context.arguments) or {}
     kind = FeatureKind(feature.kind)
-    async with _server(feature, access, "completion/complete") as connector:
+    async with _server(context, feature, access, "completion/complete") as connector:
         found = await connector.complete(kind, feature.upstream_id, argument.name, argument.value, given)
     values = list(found.values)
     return types.CompleteResult(
@@ -238,7 +242,9 @@ async def complete(
 
 
 @asynccontextmanager
-async def _server(feature: ServerFeature, access: Access, method: str) -> AsyncIterator[Connector]:
+async def _server(
+    context: Context, feature: ServerFeature, access: Access, method: str
+) -> AsyncIterator[Connector]:
     """Raises MCPError and, for a resource that the server does not know, NotFound."""
     log = logger.bind(source=feature.source.name, caller=access.caller.key)
     try:
@@ -255,13 +261,11 @@ async def _server(feature: ServerFeature, access: Access, method: str) -> AsyncI
         log.warning("{} of {} failed: {}", method, feature, error.message)
         is_callers = isinstance(error, Rejected) and error.details.get("code") == types.INVALID_PARAMS
         code = types.INVALID_PARAMS if is_callers else types.INTERNAL_ERROR
-        data = None
-        if (
-            error.details.get("code") == types.MISSING_REQUIRED_CLIENT_CAPABILITY
-            and "required" in error.details
-        ):
-            code, data = error.details["code"], {"requiredCapabilities": error.details["required"]}
-        raise MCPError(code, f"{feature.source.name}: {error.message}", data=data) from None
+        words, answers = f"{feature.source.name}: {error.message}", answers_of(context)
+        told = error_for_client(
+            error, words, feature.source.name, answers=answers, version=context.protocol_version
+        )
+        raise told or MCPError(code, words) from None
     log.info("{} of {} for {}", method, feature, access.caller.name)
 
 

@@ -146,7 +146,7 @@ class McpConnector(ServerFeatures):
             return
         needs_headers = era.is_modern
         tools = walk_listing(
-            lambda cursor, _: self._session.page("tools/list", "tools", cursor),
+            lambda page, _: self._session.page("tools/list", "tools", page),
             listing="The server's list of tools",
             of="tools",
         )
@@ -238,16 +238,20 @@ class McpConnector(ServerFeatures):
         caller: RunCaller | None = None,
     ) -> dict[str, Any]:
         config = self._config
-        return await self._session.request(
-            "tools/call",
-            params,
-            silence=config.request_timeout_seconds if repeatable else config.call_timeout_seconds,
-            repeatable=repeatable,
-            name=params["name"],
-            headers=headers,
-            on_progress=on_progress,
-            caller=caller,
-        )
+        try:
+            return await self._session.request(
+                "tools/call",
+                params,
+                silence=config.request_timeout_seconds if repeatable else config.call_timeout_seconds,
+                repeatable=repeatable,
+                name=params["name"],
+                headers=headers,
+                on_progress=on_progress,
+                caller=caller,
+            )
+        except Rejected as error:
+            await self._questions.open_pages(error, caller)
+            return {"resultType": "input_required"}  # By another call
 
     def _make_session(self, failures: TransportFailures) -> McpSession:
         config, redactor, program_exit = self._config, self._redactor, ProgramExit()

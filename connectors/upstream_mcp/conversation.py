@@ -31,9 +31,15 @@ from connectors.errors import (
 from connectors.formats.json import UnreadableJSON, as_object, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
-from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import LOG_LEVELS, RunCaller, covers_level
-from connectors.upstream_mcp.run_callers import CAPABILITY_OF, FOR_CALLERS, LOG_MESSAGE, CallLogs, Questions
+from connectors.upstream_mcp.run_callers import (
+    CAPABILITY_OF,
+    FOR_CALLERS,
+    LOG_MESSAGE,
+    CallLogs,
+    Questions,
+    read_error,
+)
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -227,15 +233,22 @@ class Conversation:
             return self._unusable(f"{method}: the answer is not an MCP message.", repeatable)
         if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
-        words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
-        reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
+        return self._refusal(method, error)
+
+    def _refusal(self, method: str, error: MCPError) -> ConnectorError:
+        words, pages = read_error(error.code, error.message, error.data, self._redactor.text)
+        reason = f"The server refused {method}: {words} ({error.code})"
         details: dict[str, Any] = {"code": error.code, "answer": words}
+        if pages and "elicitation" in self._questions.declared:
+            details["elicitations"] = pages
         if error.code == mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY:
             required = as_object(as_object(error.data).get("requiredCapabilities"))
             details["required"] = {name: {} for name in CAPABILITY_OF.values() if name in required}
         if error.code == mcp_types.METHOD_NOT_FOUND:
             return Unsupported(reason, details=details)
-        return Rejected(reason, details=details)
+        refused = Rejected(reason, details=details)
+        refused.depends_on_arguments = error.code != mcp_types.URL_ELICITATION_REQUIRED
+        return refused
 
     def _unanswered(self, reason: str, repeatable: bool) -> ConnectorError:
         if repeatable:

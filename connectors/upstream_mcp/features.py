@@ -55,7 +55,7 @@ class ServerFeatures:
     async def _list_kind(self, kind: FeatureKind) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         _, method, key, _ = LISTS[kind]
         listed = walk_listing(
-            lambda cursor, _: self._session.page(method, key, cursor),
+            lambda page, _: self._session.page(method, key, page),
             listing=f"The server's answer to {method}",
             of=key,
         )
@@ -113,7 +113,12 @@ class ServerFeatures:
             caller = RunCaller(capabilities=given.capabilities, ask=_refuse_all, key=given.caller)
             params |= {"inputResponses": dict(given.responses)} if given.responses else {}
             params |= {"requestState": given.state} if given.state is not None else {}
-        answer = await self._session.request(method, params, name=name, caller=caller)
+        try:
+            answer = await self._session.request(method, params, name=name, caller=caller)
+        except Rejected as error:
+            if not (pages := self._questions.pages_to_open(error, given)):
+                raise
+            return {"resultType": "input_required", "inputRequests": pages, "requestState": None}
         kind = answer.get("resultType", "complete")
         if kind == "complete":
             return answer

@@ -2,21 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND, URL_ELICITATION_REQUIRED
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from connectors.errors import InvalidAnswer, Unsupported
+from connectors.errors import ConnectorError, InvalidAnswer, Unsupported
 from connectors.formats.json import as_object
 from connectors.network.redaction import printable, shorten
-from connectors.protocol import LogMessage, RunCaller, covers_level
+from connectors.network.transport import WORDS_LIMIT
+from connectors.protocol import GivenInput, LogMessage, RunCaller, covers_level
 from connectors.upstream_mcp.rate_limits import Bucket
 
+ELICIT = "elicitation/create"
 CAPABILITY_OF = {
-    "elicitation/create": "elicitation",
+    ELICIT: "elicitation",
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
@@ -32,6 +36,26 @@ CANNOT_ANSWER = "The tool asks for input during the call, which its caller's cli
 LOG_MESSAGE = "notifications/message"
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 100, 20  # Passed on to one call; more are dropped
 LONGEST_DATA = 5_000  # Characters of JSON
+
+
+def read_error(
+    code: Any, message: str, data: Any, mask: Callable[[str], str] = str
+) -> tuple[str, list[dict[str, str]]]:
+    """A server's error in words, with its data, and the pages that a person must open first, as questions."""
+    pages: list[dict[str, str]] = []
+    if code == URL_ELICITATION_REQUIRED and isinstance(data, dict):
+        asked = data.get("elicitations")
+        for one in map(as_object, asked[:MOST_AT_ONCE] if isinstance(asked, list) else []):
+            page = {name: mask(str(one.get(name) or "")) for name in ("elicitationId", "message", "url")}
+            if one.get("mode", "url") == "url" and PAGE.fullmatch(page["url"]):
+                words = {name: shorten(printable(text), WORDS_LIMIT) for name, text in page.items()}
+                words["elicitationId"] = words["elicitationId"] or str(uuid4())
+                pages.append(words | {"mode": "url", "url": page["url"]})
+        data = {name: value for name, value in data.items() if name != "elicitations"}
+    said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False) if data else ""
+    texts = [shorten(printable(mask(text)), WORDS_LIMIT) for text in (message, said)]
+    texts += [f"A person must first open {page['url']} ({page['message']})." for page in pages]
+    return ". ".join(text.removesuffix(".") for text in texts if text) or "it gave no reason", pages
 
 
 def _call_id_in(params: Mapping[str, Any]) -> str:
@@ -52,7 +76,7 @@ class Questions:
         """The client capabilities of a handshake, which holds for the calls of all callers."""
         return {name: DECLARED[name] for name in self._capabilities}
 
-    def capabilities_of(self, caller: RunCaller | None) -> dict[str, Any]:
+    def capabilities_of(self, caller: RunCaller | GivenInput | None) -> dict[str, Any]:
         if caller is None:
             return {}
         return {name: caller.capabilities[name] for name in self._capabilities if name in caller.capabilities}
@@ -74,7 +98,7 @@ class Questions:
         caller = self._calls.get(call_id) if call_id else only
         is_too_large = len(json.dumps(params)) > MOST_BYTES
         if caller is None or is_too_large or not self._can_answer(caller, method, params):
-            if method == "elicitation/create":
+            if method == ELICIT:
                 return {"action": "cancel"}  # No user has seen it
             raise MCPError(METHOD_NOT_FOUND, f"The client of this caller does not support {method[:100]}.")
         asked = {name: value for name, value in params.items() if name != "_meta"}
@@ -108,12 +132,31 @@ class Questions:
             asked[key] = {"method": method, "params": params}
         return asked
 
-    def _can_answer(self, caller: RunCaller, method: Any, params: Mapping[str, Any]) -> bool:
+    def pages_to_open(
+        self, error: ConnectorError, caller: RunCaller | GivenInput | None
+    ) -> dict[str, dict[str, Any]]:
+        """The pages that an error requires, as questions; empty if the caller's client cannot show them."""
+        pages = error.details.get("elicitations", [])
+        if caller is None or not all(self._can_answer(caller, ELICIT, page) for page in pages):
+            return {}
+        return {str(number): {"method": ELICIT, "params": page} for number, page in enumerate(pages)}
+
+    async def open_pages(self, error: ConnectorError, caller: RunCaller | None) -> None:
+        """Returns once the user has agreed to open the pages that the error requires. Otherwise, and for
+        clients with a handshake, which know such an error, raises it."""
+        if caller is None or caller.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise error
+        asked = self.pages_to_open(error, caller)
+        opened = (await caller.ask(asked)).values() if asked else ()
+        if not opened or any(result.get("action") != "accept" for result in opened):
+            raise error
+
+    def _can_answer(self, caller: RunCaller | GivenInput, method: Any, params: Mapping[str, Any]) -> bool:
         """`method` and `params` are the server's, and may be anything."""
         capability = self.capabilities_of(caller).get(CAPABILITY_OF.get(str(method), ""))
         if not isinstance(capability, dict):
             return False
-        if method != "elicitation/create":
+        if method != ELICIT:
             return True
         mode = str(params.get("mode", "form"))
         if mode == "url" and not PAGE.fullmatch(str(params.get("url"))):

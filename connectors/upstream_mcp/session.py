@@ -11,6 +11,7 @@ from loguru import logger
 from mcp.client import Transport
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
+from connectors.definitions import RejectedDefinition
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -104,15 +105,20 @@ class McpSession:
                         raise Unreachable(f"{method}: the server loses each session immediately.") from None
         raise AssertionError("the loop returns or raises")
 
-    async def page(self, method: str, key: str, cursor: str = "") -> tuple[list[Any], str]:
-        """The items of a page of a list, and the cursor of the next page."""
-        answer = await self.request(method, {"cursor": cursor} if cursor else {})
+    async def page(self, method: str, key: str, page: str = "") -> tuple[list[Any], str]:
+        """The items of a page of a list, and the next page: its cursor, which may be empty, after an "=";
+        empty on the last page."""
+        answer = await self.request(method, {"cursor": page[1:]} if page else {})
         items, following = answer.get(key), answer.get("nextCursor")
         if not isinstance(items, list):
             raise InvalidAnswer(f"The server's answer to {method} has no array of {key}.")
         if following is not None and not isinstance(following, str):
             raise InvalidAnswer(f"The cursor in the server's answer to {method} is not a string.")
-        return items, following or ""
+        if page == "=" and following == "":
+            # Servers without pages that mean the end by it return the same page again.
+            reason = f'{method} returns the cursor "" for the cursor "": only the page before is used'
+            return [RejectedDefinition(position=0, id="", name="", reason=reason)], ""
+        return items, "" if following is None else f"={following}"
 
     async def era(self) -> Era:
         async with self._conversation() as owned:

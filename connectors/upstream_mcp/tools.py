@@ -15,6 +15,7 @@ from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.rate_limits import CUT
+from connectors.upstream_mcp.run_callers import read_error
 from connectors.upstream_mcp.session import McpSession
 
 INVALID_PARAMS = -32602
@@ -95,7 +96,10 @@ class ServerTasks:
             return await self._decline(task_id, snapshot)
         error = task.get("error")
         if snapshot.state is RunState.FAILED and isinstance(error, dict):
-            return replace(snapshot, error=str(error.get("message") or snapshot.error))
+            words, _ = read_error(
+                error.get("code"), str(error.get("message") or snapshot.error), error.get("data")
+            )
+            return replace(snapshot, error=words)
         return snapshot
 
     async def cancel(self, task_id: str) -> None:

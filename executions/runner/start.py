@@ -162,9 +162,10 @@ def _send(
 
 
 async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
-    answers = (execution.payload.metadata.get("client") or {}).get(ANSWERS) or {}
+    client = execution.payload.metadata.get("client") or {}
     return RunCaller(
-        capabilities=answers,
+        capabilities=client.get(ANSWERS) or {},
+        protocol_version=client.get("protocol_version", ""),
         ask=asker.ask,
         key=execution.caller,
         log_level=await run_callers.wanted_level(execution.pk),

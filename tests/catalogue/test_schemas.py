@@ -1,13 +1,24 @@
 """Arguments against a schema: every offending path, whatever the arguments, in bounded time."""
 
+import copy
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from catalogue.schemas import MAX_PROBLEMS, check_arguments, check_input_schema, find_argument_problems
+from catalogue.schema_limits import DIALECTS
+from catalogue.schemas import (
+    MAX_PROBLEMS,
+    check_arguments,
+    check_input_schema,
+    find_argument_problems,
+)
+from catalogue.served_schemas import serve_schema
 
 TRICKY_RECURSION = {
     "type": "object",
@@ -363,7 +374,6 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
         {"required": ["a", "a"]},
         {"anyOf": []},
         {"title": 5},
-        {"default": "\ud800"},
         {"enum": ["\\ud800", "é"]},
         {"$ref": "#/$defs/nowhere"},
         {"$id": 5},
@@ -372,8 +382,8 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
     ],
     ids=str,
 )
-def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument: dict[str, Any]) -> None:
-    """A6.3: whatever is asked of it when it is imported."""
+def test_what_arguments_cannot_be_checked_with_is_left_out_and_named(argument: dict[str, Any]) -> None:
+    """A6.3: of any argument, which itself stays."""
     schema = {"type": "object", "properties": {"a": argument}}
     try:
         find_argument_problems(schema, {"a": "b"})
@@ -381,7 +391,122 @@ def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument
     except ValueError:
         is_usable = False
 
-    assert (check_input_schema(schema).problem == "") == is_usable
+    checked = check_input_schema(schema)
+
+    assert (checked.problem, checked.left_out == "") == ("", is_usable)
+    assert (checked.schema == schema) == is_usable and "a" in checked.schema["properties"]
+
+
+ODD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "PHP's empty array for an object": ({"type": "object", "properties": []}, {"type": "object"}),
+    "null for nothing": (
+        {"type": "string", "description": None, "enum": None, "format": None, "default": None},
+        {"type": "string", "default": None},
+    ),
+    "draft 3 and 4": (
+        {"type": "number", "minimum": 0, "exclusiveMinimum": True, "required": True},
+        {"type": "number", "minimum": 0},
+    ),
+    "types of a programming language": ({"type": "int", "title": "A"}, {"title": "A"}),
+    "one type of several": ({"type": ["string", None], "maxLength": 3}, {"maxLength": 3}),
+    "a number as text": ({"type": "number", "minimum": "0", "maximum": 9}, {"type": "number", "maximum": 9}),
+    "an example outside of a list": ({"type": "string", "examples": "x"}, {"type": "string"}),
+    "a member without a schema": (
+        {"type": "object", "properties": {"in": None, "put": "text", "b": {"type": "any"}, "c": []}},
+        {"type": "object", "properties": {"in": {}, "put": {}, "b": {}, "c": {}}},
+    ),
+    "an alternative": (
+        {"anyOf": [{"type": "object", "properties": {"x": {"type": "float"}}}, {"type": "null"}]},
+        {"anyOf": [{"type": "object", "properties": {"x": {}}}, {"type": "null"}]},
+    ),
+    "a reference that leads nowhere": ({"$ref": "#/$defs/gone", "title": "A"}, {"title": "A"}),
+    "an extension": (
+        {"type": "str", "x-ui": {"type": "slider"}, "nullable": True},
+        {"x-ui": {"type": "slider"}, "nullable": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", [None, "http://json-schema.org/draft-07/schema#"])
+@pytest.mark.parametrize(("given", "kept"), ODD.values(), ids=ODD)
+def test_an_odd_keyword_costs_that_keyword_and_nothing_else(
+    given: dict[str, Any], kept: dict[str, Any], dialect: str | None
+) -> None:
+    stated = {} if dialect is None else {"$schema": dialect}
+    schema = stated | {
+        "properties": {"a": given, "other": {"type": "integer"}, "l": {"items": given}},
+        "$defs": {"d": given},
+        "required": None,
+        "additionalProperties": None,
+    }
+
+    checked = check_input_schema(schema)
+
+    usual = {"type": "object", "properties": {"a": kept, "other": {"type": "integer"}, "l": {"items": kept}}}
+    assert checked.schema == stated | usual | {"$defs": {"d": kept}}
+    assert checked.problem == "" and checked.left_out
+
+
+@pytest.mark.parametrize("kind", [None, "Object", [], 5, ["object", None]])
+def test_a_root_whose_type_is_none_is_an_object(kind: Any) -> None:
+    given = {"type": kind, "properties": {"a": {}}}
+
+    assert check_input_schema(given).schema == given | {"type": "object"}
+
+
+KEYWORDS = """
+    $schema $id $ref $anchor $dynamicRef $dynamicAnchor $recursiveRef $vocabulary $comment $defs definitions
+    type enum const default examples title description format nullable readOnly minimum maximum
+    exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern items prefixItems
+    additionalItems contains minContains minItems uniqueItems properties patternProperties
+    additionalProperties unevaluatedProperties propertyNames required dependencies dependentRequired
+    dependentSchemas allOf anyOf oneOf not if then contentSchema discriminator id
+"""
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 1.5, "", "#/nowhere", [], [None], {}, {"a": None}, {"a": []}),
+    *({"type": "int"}, [5, {"type": "int"}], ["string", None], {"a": {"type": "int", "title": 5}}),
+]
+PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "root": lambda odd: odd,
+    "argument": lambda odd: {"properties": {"a": {"type": "string"} | odd}},
+    "nested": lambda odd: {"properties": {"a": {"properties": {"b": odd}}}},
+    "items": lambda odd: {"properties": {"a": {"type": "array", "items": odd}}},
+    "alternative": lambda odd: {"properties": {"a": {"anyOf": [odd, {"type": "null"}]}}},
+    "definition": lambda odd: {"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": odd}},
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dialect", [None, *DIALECTS[:3]])
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
+    place: str, dialect: str | None
+) -> None:
+    for keyword, value in itertools.product(KEYWORDS.split(), VALUES):
+        schema: dict[str, Any] = {"type": "object", **PLACES[place]({keyword: copy.deepcopy(value)})}
+        if dialect is not None:
+            schema = {"$schema": dialect} | schema
+        if place != "root" or keyword != "properties":
+            schema["properties"] = schema.get("properties", {}) | {"other": {"type": "integer"}}
+        if place == "root" and keyword == "$schema" and value is not None:
+            continue  # Another dialect, which is refused
+
+        checked = check_input_schema(schema)
+        served: dict[str, Any] = serve_schema(checked.schema)
+
+        meant = isinstance(schema.get("properties"), dict) and set(schema["properties"])
+        assert checked.problem == "" and set(served["properties"]) >= (meant or set()), schema
+        assert jsonschema_rs.meta.is_valid(served), schema
+
+
+def test_a_schema_is_replaced_if_nothing_of_it_can_be_used() -> None:
+    """A6.3"""
+    half = {"type": "object", "properties": {"a": {"default": "\ud800"}}}
+
+    whole: list[Any] = [half, {"type": "string"}, {"type": ["string", "null"]}, [], "object"]
+    for schema in whole:
+        checked = check_input_schema(schema)
+        assert checked.problem and checked.schema == {"type": "object", "additionalProperties": True}
 
 
 @pytest.mark.timeout(20)
@@ -504,3 +629,94 @@ def test_null_in_arguments_that_no_validator_could_follow_does_no_harm() -> None
 
     assert [problem.message for problem in too_deep.problems] == ["nested deeper than 128 levels"]
     assert "half of a surrogate pair" in half.problems[0].message
+
+
+WORDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+READ: dict[str, tuple[Any, Any, Any]] = {  # A schema, a text and what is read
+    "an object": ({"type": "object"}, '{"a": 1}', {"a": 1}),
+    "an empty object": ({"type": "object"}, "{}", {}),
+    "an array": (WORDS, ' ["x", "y"]\n', ["x", "y"]),
+    "an array or null": ({"anyOf": [WORDS, {"type": "null"}]}, '["x"]', ["x"]),
+    "one of several types": ({"type": ["object", "array", "null"]}, "[]", []),
+    "a reference": ({"$ref": "#/$defs/words"}, '["x"]', ["x"]),
+    "text within text": (
+        {"type": "object", "properties": {"in": WORDS}},
+        json.dumps({"in": json.dumps(["x"])}),
+        {"in": ["x"]},
+    ),
+    "an array of objects": ({"items": {"type": "object"}}, ['{"a": 1}', {}], [{"a": 1}, {}]),
+    "beside null for what is optional": (
+        {"type": "object", "properties": {"p": WORDS, "q": {"type": "string"}}},
+        '{"p": ["x"], "q": null}',
+        {"p": ["x"]},
+    ),
+    "large": (WORDS, json.dumps(["x" * 100] * 5_000), ["x" * 100] * 5_000),
+}
+
+
+@pytest.mark.parametrize(("schema", "text", "read"), READ.values(), ids=READ)
+def test_json_text_is_read_where_the_schema_allows_no_text(schema: Any, text: Any, read: Any) -> None:
+    whole = {
+        "type": "object",
+        "$defs": {"words": WORDS},
+        "properties": {"a": schema, "b": {"properties": {"c": schema}}},
+    }
+    given = {"a": text, "b": {"c": text}}
+
+    checked = check_arguments(check_input_schema(whole).schema, given)
+
+    assert (checked.arguments, checked.problems) == ({"a": read, "b": {"c": read}}, [])
+    assert given == {"a": text, "b": {"c": text}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, '{"a": 1}'),
+        ({"type": "string"}, "[]"),
+        ({"type": ["object", "string"]}, "{}"),
+        ({"anyOf": [WORDS, {"type": "string"}]}, '["x"]'),
+        ({"enum": ["[]"]}, "[]"),
+        ({"items": WORDS}, "[]"),
+    ],
+)
+def test_text_stays_text_where_the_schema_allows_it(schema: dict[str, Any], text: str) -> None:
+    whole = {"type": "object", "properties": {"a": schema}}
+
+    checked = check_arguments(whole, {"a": text})
+
+    assert (checked.arguments, checked.problems) == ({"a": text}, [])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "place"),
+    [
+        ("object", "", "/a"),
+        ("object", "{", "/a"),
+        ("object", "[]", "/a"),
+        ("array", "{}", "/a"),
+        ("object", "null", "/a"),
+        ("array", "x", "/a"),
+        ("integer", "5", "/a"),  # Only what holds other values: a number is no trouble to write
+        ("boolean", "true", "/a"),
+        ("object", '{"x": NaN}', "/a"),
+        ("object", '{"x": 1, "x": 2}', "/a"),
+        ("object", '{"x": "\\ud83d"}', "/a"),
+        ("object", '{"x": "\ud83d"}', "/a"),
+        ("object", '{"x": ' * 120 + "1" + "}" * 120, "/a"),
+        ("array", "[" * 100_000, "/a"),
+    ],
+)
+def test_text_that_is_no_json_of_that_type_is_refused(wanted: str, text: str, place: str) -> None:
+    checked = check_arguments({"properties": {"a": {"type": wanted}}}, {"a": text})
+
+    assert [problem.path for problem in checked.problems] == [place]
+    assert len(checked.problems[0].message) < 2_000
+
+
+def test_what_is_wrong_within_json_text_is_named_there() -> None:
+    schema = {"properties": {"a": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+
+    checked = check_arguments(schema, {"a": '{"n": "one"}'})
+
+    assert [problem.path for problem in checked.problems] == ["/a/n"]

@@ -200,12 +200,7 @@ def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, 
         ([], "The input schema is not an object but list."),
         ({"type": "array"}, "The input schema's type is 'array' instead of \"object\"."),
         ({"type": ["object", "null"]}, "instead of"),
-        ({"type": "object", "properties": {"a": {"type": "texts"}}}, "/properties/a/type"),
-        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "which does not exist"),
-        ({"properties": {"a": {"$ref": "#gone"}}}, "which does not exist"),
         ({"properties": {"a": {"$id": "x"}, "b": {"$id": "x"}, "c": {"$ref": "x"}}}, "the name 'x' twice"),
-        ({"required": "month"}, "/required"),
-        ({"properties": {"a\u0000b": {"type": 5}}}, "/properties/a b/type"),
     ],
 )
 def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
@@ -220,6 +215,33 @@ def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
     workflow = Workflow.objects.get(upstream_id="wf-1")
     assert workflow.input_schema == GENERIC_SCHEMA and problem in workflow.schema_problem
     assert run.flagged == [{"id": "wf-1", "name": "report_1", "reason": workflow.schema_problem}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "kept", "named"),
+    [
+        ({"properties": {"a": {"type": "texts"}}}, {"properties": {"a": {}}}, "/properties/a/type"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, {"properties": {"a": {}}}, "#/$defs/gone"),
+        ({"properties": {"a": {"$ref": "#gone"}}}, {"properties": {"a": {}}}, "#gone"),
+        ({"required": "month"}, {}, "/required"),
+        ({"properties": {"ab": {"type": 5}}}, {"properties": {"ab": {}}}, "/properties/ab/type"),
+        ({"properties": []}, {}, "/properties"),
+        ({"type": None, "properties": {"a": None}}, {"properties": {"a": {}}}, "/properties/a"),
+    ],
+)
+def test_an_invalid_keyword_is_left_out_and_flagged(
+    engine: Engine, source: Source, schema: dict[str, Any], kept: dict[str, Any], named: str
+) -> None:
+    """A6.3"""
+    engine.workflows = [definition(1, inputSchema=schema), definition(2)]
+
+    run = refresh_source(source)
+
+    assert (run.outcome, run.added, run.skipped_count) == (DiscoveryRun.Outcome.SUCCEEDED, 2, 0)
+    workflow = Workflow.objects.get(upstream_id="wf-1")
+    assert (workflow.input_schema, workflow.schema_problem) == ({"type": "object"} | kept, "")
+    (flagged,) = run.flagged
+    assert named in flagged["reason"]
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a", "(a{1000}){1000}", "(" * 5000 + ")" * 5000])

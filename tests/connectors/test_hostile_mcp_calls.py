@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from loguru import logger
 
+from connectors.definitions import RejectedDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import RunRef, RunState, Started, WorkflowRef
 from connectors.testing import closing, everything_told_by
@@ -213,11 +214,65 @@ async def test_a_server_that_is_gone_says_so_at_every_call() -> None:
             await call(connector)
 
 
-async def test_an_empty_cursor_ends_the_list_of_tools() -> None:
-    """A1.1: some servers write one on the last page."""
-    last_page = servers.answers({"tools": [servers.GOOD_TOOL], "nextCursor": ""})
-    async with connected(ScriptedEngine(server(list=last_page))) as connector:
-        assert [item.id async for item in connector.discover()] == ["good"]
+LISTS = {
+    "list": ("tools", lambda name: servers.GOOD_TOOL | {"name": name}),
+    "prompts": ("prompts", lambda name: {"name": name}),
+    "resources": ("resources", lambda name: {"name": name, "uri": f"x://{name}"}),
+    "templates": ("resourceTemplates", lambda name: {"name": name, "uriTemplate": f"x://{name}/{{a}}"}),
+}
+FIRST = object()
+PAGES: dict[
+    str, tuple[dict[Any, Any], list[str], str]
+] = {  # The next cursor by cursor, names, and what is said
+    "no cursor": ({}, ["0"], ""),
+    "null": ({FIRST: None}, ["0"], ""),
+    "an empty one": ({FIRST: "", "": None}, ["0", "1"], ""),
+    "an empty one after another": ({FIRST: "a", "a": "", "": "b"}, ["0", "1", "2", "3"], ""),
+    "a blank one": ({FIRST: " ", " ": "  "}, ["0", "1", "2"], ""),
+    "a long one": ({FIRST: "x" * 50_000, "x" * 50_000: "="}, ["0", "1", "2"], ""),
+    "an empty one for ever": ({FIRST: "", "": ""}, ["0"], "the cursor"),
+    "the same for ever": ({FIRST: "a", "a": "a"}, [], "links back"),
+    "a circle of two": ({FIRST: "", "": "a", "a": ""}, [], "links back"),
+    "a number": ({FIRST: 0}, [], "not a string"),
+    "an object": ({FIRST: {}}, [], "not a string"),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize(("following", "names", "said"), PAGES.values(), ids=PAGES)
+async def test_a_list_ends_where_no_cursor_follows(
+    kind: str, following: dict[Any, Any], names: list[str], said: str
+) -> None:
+    """A1.1: an empty cursor is one, but some servers mean the end by it."""
+    key, make = LISTS[kind]
+    asked: list[Any] = []
+
+    def page(message: Any, _: Any) -> Any:
+        cursor = (message.get("params") or {}).get("cursor", FIRST)
+        answer = {key: [make(str(len(asked)))]}
+        asked.append(cursor)
+        return result(message, answer | ({"nextCursor": following[cursor]} if cursor in following else {}))
+
+    def initialize(message: Any, _: Any) -> Any:
+        answer = servers.initialized(message)
+        answer["result"]["capabilities"] = {key.replace("resourceTemplates", "resources"): {}}
+        return answer
+
+    empty = {"resources": [], "resourceTemplates": []}
+    others = dict.fromkeys(("resources", "templates"), servers.answers(empty))
+    behave = server(**others | {"initialize": initialize, kind: page})
+    async with connected(ScriptedEngine(behave)) as connector:
+        listed = connector.discover() if kind == "list" else connector.list_features()
+        if said and not names:
+            with pytest.raises(InvalidAnswer, match=said):
+                _ = [item async for item in listed]
+            return
+        found = [item async for item in listed]
+
+    rejected = [item.reason for item in found if isinstance(item, RejectedDefinition)]
+    assert [item.name for item in found if not isinstance(item, RejectedDefinition)] == names
+    assert [said in reason for reason in rejected] == ([True] if said else [])
+    assert asked == [FIRST, *dict.fromkeys(cursor for cursor in following.values() if cursor is not None)]
 
 
 def with_tasks(message: Any, _: Any) -> Any:

@@ -270,6 +270,61 @@ async def test_a_text_that_is_too_large_is_told_by_its_beginning(
     assert first.text == words[:4000]
 
 
+ROWS = {"rows": [f"row {number}" for number in range(1000)]}
+BESIDE: dict[str, tuple[Blocks, Any, bool]] = {  # Blocks, structured content, and whether its beginning shows
+    "a short text": ([text("See the data.")], ROWS, True),
+    "nothing": ([], ROWS, True),
+    "a picture": ([picture()], ROWS, True),
+    "a large text": ([text("x" * 9_000)], ROWS, True),
+    "several texts": ([text("One."), text("Two.")], ROWS, True),
+    "a large array": ([text("See the data.")], [5] * 9_000, True),
+    "one more than fits": ([], {"k": "x" * (4_001 - len('{"k": ""}'))}, True),
+    "as much as fits": ([], {"k": "x" * (4_000 - len('{"k": ""}'))}, False),
+    "the same as text": ([text(json.dumps(ROWS, indent=1))], ROWS, False),
+    "no structured content": ([text("x" * 9_000)], "x" * 9_000, False),
+}
+
+
+@pytest.mark.usefixtures("small_bounds")
+@pytest.mark.parametrize(("blocks", "output", "begins"), BESIDE.values(), ids=BESIDE)
+async def test_large_structured_content_is_told_by_its_beginning_beside_blocks(
+    connect: Connect, patient: PatientEngine, era: str, blocks: Blocks, output: Any, begins: bool
+):
+    gives(patient, blocks, output=output)
+    result = await call(connect, era)
+
+    key = str((await in_database(only)()).pk)
+    address, asked = f"execution://{key}/result", {"execution_id": key, "output_offset": 2000}
+    added = sent(result)[-2:] if begins else []
+    assert [block.get("uri") for block in added] == ([None, address] if begins else [])
+    assert not begins or added[0]["text"].endswith(json.dumps(output)[:2000])
+    assert not begins or json.dumps(asked) in added[0]["text"]
+    assert not begins or sum(len(block.get("text", "")) for block in sent(result)) < 6_000
+    # Nothing of the answer is lost, and no success is empty.
+    assert result.content or result.structured_content is not None
+    fits = len(json.dumps(output)) <= 4_000
+    assert result.structured_content == (output if fits else None)
+    assert not result.is_error
+    if begins:
+        async with connect(mode=era) as client:
+            status = await client.call_tool("get_execution_status", asked)
+            first = (await client.read_resource(address)).contents[0]
+        assert status.structured_content["output_part"] == json.dumps(output)[2000:6000]
+        assert first.text == json.dumps(output)[:4000]
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_structured_content_that_a_schema_promises_comes_whole_beside_blocks(
+    connect: Connect, patient: PatientEngine, held: Workflow, era: str
+):
+    promised = {"output_schema": {"type": "object"}, "execution_type_override": "sync"}
+    await in_database(Workflow.objects.filter(pk=held.pk).update)(**promised)
+    gives(patient, [text("See the data.")], output=ROWS)
+    result = await call(connect, era)
+
+    assert (sent(result), result.structured_content) == ([text("See the data.")], ROWS)
+
+
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize("words", ["", "x" * 5000], ids=["empty", "large"])
 async def test_any_number_of_blocks_floods_nobody(connect: Connect, patient: PatientEngine, words: str):

@@ -1,11 +1,13 @@
-"""Arguments as clients write them that fill in every one: null, empty texts, "any"."""
+"""Arguments as clients write them that fill in every one: null, empty texts, "any"; or that write JSON as
+text."""
 
+import json
 from typing import Any
 
 import pytest
 
 from catalogue.models import Workflow
-from executions.models import Execution
+from executions.models import Execution, ExecutionPayload
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.executions.engines import WireEngine, until
 from tests.mcp_bridge.conftest import Connect
@@ -93,3 +95,32 @@ async def test_an_empty_text_for_a_required_argument_is_refused(connect: Connect
         result = await client.call_tool("get_workflow_info", {"name": ""})
 
     assert result.is_error and "/name" in result.content[0].text
+
+
+async def test_json_text_for_nested_arguments_reaches_the_engine_as_what_it_says(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+):
+    await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
+    meant = {"month": '{"not": "read"}', "layout": {"colour": "red"}}
+    written = meant | {"layout": '{"colour": "red"}'}
+    async with connect(mode=era) as client:
+        direct = await client.call_tool(long_workflow.tool_name, written)
+        named = {"name": long_workflow.tool_name, "arguments": json.dumps(written)}
+        compact = await client.call_tool("execute_workflow", named)
+        listed = await client.call_tool("list_workflows", {"tags": "[]"})
+
+    assert not (direct.is_error or compact.is_error or listed.is_error), direct.content[0].text
+    inputs = await in_database(lambda: [one.input for one in ExecutionPayload.objects.all()])()
+    assert inputs == [meant, meant]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[]", "5", '{"month": '])
+async def test_text_that_is_no_object_is_refused_for_arguments(
+    connect: Connect, long_workflow: Workflow, arguments: str
+):
+    async with connect() as client:
+        named = {"name": long_workflow.tool_name, "arguments": arguments}
+        result = await client.call_tool("execute_workflow", named)
+
+    assert result.is_error and "/arguments" in result.content[0].text
+    assert not await in_database(Execution.objects.exists)()
