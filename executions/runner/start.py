@@ -162,13 +162,16 @@ def _send(
 
 
 async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
-    answers = (execution.payload.metadata.get("client") or {}).get(ANSWERS) or {}
+    client = execution.payload.metadata.get("client") or {}
+    pass_on = partial(run_callers.pass_on, execution.pk)
     return RunCaller(
-        capabilities=answers,
+        capabilities=client.get(ANSWERS) or {},
         ask=asker.ask,
         key=execution.caller,
         log_level=await run_callers.wanted_level(execution.pk),
-        log=partial(run_callers.pass_on, execution.pk),
+        log=pass_on,
+        progress=pass_on,
+        protocol_version=client.get("protocol_version", ""),
     )
 
 
