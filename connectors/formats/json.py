@@ -266,7 +266,7 @@ def _finite_or_null(digits: str) -> float | None:
 
 
 def _short_or_null(digits: str) -> int | None:
-    return int(digits) if len(digits) <= sys.get_int_max_str_digits() else None
+    return int(digits) if len(digits) <= sys.float_info.max_10_exp else None
 
 
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode

@@ -88,6 +88,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         (b"[Infinity, -Infinity, 1]", [None, None, 1]),
         (b'{"n": 1e400, "m": -1E+999, "k": 1e-400}', {"n": None, "m": None, "k": 0.0}),
         (b"1" * 5_000, None),
+        (b"[-" + b"1" * 400 + b", " + b"1" * 300 + b"]", [None, int("1" * 300)]),
         (b"123456789012345678901234567890", 123456789012345678901234567890),
         (b'"\xff\xfe\xc3"', "\ufffd\ufffd\ufffd"),
         (rb'"a\u0000b"', "a\0b"),
@@ -194,6 +195,8 @@ async def test_odd_progress_and_questions_come_through(way: str) -> None:
         b'"progress": NaN}}',
         b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": [' + DEEP + b"]}",
         b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": 7}',
+        b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": ID, '
+        b'"progress": 1' + b"0" * 400 + b"}}",
         b'{"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": ' + asked + b"}",
     ]
     told: list[Progress] = []
