@@ -185,7 +185,16 @@ class LogMessage:
     logger: str = ""
 
 
-def ignore_log_message(message: LogMessage) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """As an MCP server counts it: `value` of `total`, None if it is unknown."""
+
+    value: float
+    total: float | None
+    message: str
+
+
+def ignore_news(news: LogMessage | Progress) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,12 +208,14 @@ class RunCaller:
     client has sent all of them. The caller of `start` bounds the wait."""
     key: str = ""
     """Identifies the client's user: callers with different keys must not see each other's messages."""
-    protocol_version: str = ""
-    """Of MCP; empty for other clients."""
     log_level: str = ""
     """The least severe level of log messages that the client requested; empty: none."""
-    log: Callable[[LogMessage], None] = ignore_log_message
+    log: Callable[[LogMessage], None] = ignore_news
     """Takes a log message of the run; drops it if the client is gone."""
+    progress: Callable[[Progress], None] = ignore_news
+    """Takes progress of the run as it comes; drops it if the client is gone. The record has the latest."""
+    protocol_version: str = ""
+    """Of MCP, as the client speaks it; empty for other clients."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,11 @@
-"""What a run sends to its caller during its start: questions, such as elicitation, and log messages.
+"""What a run sends to its caller during its start: questions, such as elicitation, log messages, progress.
 
 The process that awaits the start writes the question and looks for the answers every second; any process
 takes them. A question does not outlive its start: without that process, nothing can use the answers.
 
-Log messages go to the request of this process that waits for the start. They are not stored: messages
-that arrive while no request waits, or that a client reads too slowly, are lost.
+Log messages and progress go to the request of this process that waits for the start. They are not stored,
+but for the latest progress: those that arrive while no request waits, or that a client reads too slowly, are
+lost.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from django.db import Error as DatabaseError
 from django.db import transaction
 from loguru import logger
 
-from connectors.protocol import LogMessage, covers_level
+from connectors.protocol import LogMessage, Progress
 from executions.models import Execution, InputRequest
 from executions.wakeups import wake
 
@@ -25,7 +26,8 @@ Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their res
 ANSWERS = "answers"  # In the client's description: which of MCP's capabilities for questions it has
 WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
 MOST_UNSENT = 100
-_listeners: dict[uuid.UUID, "LogListener"] = {}
+_listeners: dict[uuid.UUID, "RunListener"] = {}
+News = LogMessage | Progress
 
 
 class Asker:
@@ -129,16 +131,16 @@ def _take(execution: Execution) -> Requests | None:
     return {key: asked.responses[key] for key in asked.requests}
 
 
-# Log messages
+# Log messages and progress
 
 
-class LogListener:
-    """The messages for one request, in order of arrival. Belongs to the event loop that created it."""
+class RunListener:
+    """The news for one request, in order of arrival. Belongs to the event loop that created it."""
 
     def __init__(self, find_level: Callable[[], Awaitable[str]]) -> None:
         self._find_level = find_level
         self._loop = asyncio.get_running_loop()
-        self._unsent: asyncio.Queue[LogMessage] = asyncio.Queue(MOST_UNSENT)
+        self._unsent: asyncio.Queue[News] = asyncio.Queue(MOST_UNSENT)
         self._level: str | None = None
 
     async def level(self) -> str:
@@ -151,38 +153,37 @@ class LogListener:
                 self._level = ""
         return self._level
 
-    def put(self, message: LogMessage) -> None:
+    def put(self, news: News) -> None:
         """From any thread."""
         # The loop may be closed.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._keep, message)
+            self._loop.call_soon_threadsafe(self._keep, news)
 
-    async def send_each(self, send: Callable[[LogMessage], Awaitable[None]]) -> None:
+    async def send_each(self, send: Callable[[News], Awaitable[None]]) -> None:
         """Runs until it is cancelled."""
         while True:
-            message = await self._unsent.get()
+            news = await self._unsent.get()
             try:
-                if covers_level(await self.level(), message.level):
-                    await send(message)
-            except Exception as error:  # noqa: BLE001 - no message is worth a call
-                logger.debug("A log message of a run did not reach its client: {!r}", error)
+                await send(news)
+            except Exception as error:  # noqa: BLE001 - no news is worth a call
+                logger.debug("News of a run did not reach its client: {!r}", error)
             finally:
                 self._unsent.task_done()
 
     async def drain(self) -> None:
-        """Wait until all messages so far are sent."""
-        # Messages of this loop's own calls are on their way to the queue.
+        """Wait until all news so far are sent."""
+        # News of this loop's own calls are on their way to the queue.
         await asyncio.sleep(0)
         await self._unsent.join()
 
-    def _keep(self, message: LogMessage) -> None:
+    def _keep(self, news: News) -> None:
         with suppress(asyncio.QueueFull):
-            self._unsent.put_nowait(message)
+            self._unsent.put_nowait(news)
 
 
 @contextmanager
-def listening(execution_id: uuid.UUID, listener: LogListener) -> Iterator[None]:
-    """The latest request for an execution gets the messages."""
+def listening(execution_id: uuid.UUID, listener: RunListener) -> Iterator[None]:
+    """The latest request for an execution gets the news."""
     _listeners[execution_id] = listener
     try:
         yield
@@ -197,6 +198,6 @@ async def wanted_level(execution_id: uuid.UUID) -> str:
     return "" if listener is None else await listener.level()
 
 
-def pass_on(execution_id: uuid.UUID, message: LogMessage) -> None:
+def pass_on(execution_id: uuid.UUID, news: News) -> None:
     if (listener := _listeners.get(execution_id)) is not None:
-        listener.put(message)
+        listener.put(news)

@@ -1,3 +1,4 @@
+import math
 import time
 import uuid
 from collections import defaultdict
@@ -19,6 +20,7 @@ from mcp_types import (
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
 from catalogue.models import Workflow
+from connectors.protocol import Progress
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
@@ -41,13 +43,14 @@ from mcp_bridge.elicitation import (
     requests_of,
     take_response,
 )
-from mcp_bridge.log_messages import ClientLog, client_key
+from mcp_bridge.log_messages import ClientLog, client_key, passing_on
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import RENAMED_TO, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access
 
+ECHO_SECONDS = 3.0  # In which the record repeats the progress that was passed on
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
 Report = Callable[[float, float | None, str | None], Awaitable[None]]  # Value, total, message
 
@@ -57,15 +60,28 @@ class ProgressNotifications:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self.last = 0.0
+        self.last: float | None = None
+        self._passed_on_at = -math.inf
 
     async def tell(self, execution: Execution) -> None:
+        if time.monotonic() - self._passed_on_at < ECHO_SECONDS:
+            return
         percent = 100.0 if execution.succeeded else execution.progress
-        known = percent is not None
-        step = 0.001 if known else 1.0
-        self.last = max(percent or 0.0, self.last + step)
-        message = execution.progress_message or execution.state_label
-        await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
+        await self._send(percent, percent is not None, execution.progress_message or execution.state_label)
+
+    async def pass_on(self, progress: Progress) -> None:
+        """What a server says of the run, when it says it."""
+        self._passed_on_at = time.monotonic()
+        value, is_percent = progress.value, bool(progress.total and progress.total > 0)
+        if is_percent and progress.total:
+            value = min(max(100.0 * value / progress.total, 0.0), 100.0)
+        await self._send(value, is_percent, progress.message or None)
+
+    async def _send(self, value: float | None, is_percent: bool, message: str | None) -> None:
+        step = 0.001 if is_percent else 1.0
+        least = -math.inf if self.last is None else self.last + step
+        self.last = max(step if value is None else value, least)
+        await self._report(self.last, 100.0 if is_percent and self.last <= 100.0 else None, message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,19 +116,17 @@ def in_words(error: Exception, door: Execution.Door) -> str:
 
 def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
     """Run it and wait. Awaiting it raises UnknownTool; the result reports everything else that goes wrong."""
-    if call.log is None:
+    if call.log is None and call.progress is None:
         return _run(call, uuid.uuid4(), tool_name, arguments)
-    return _run_with_log(call, call.log, tool_name, arguments)
+    return _run_with_news(call, tool_name, arguments)
 
 
-async def _run_with_log(
-    call: ToolCall, log: ClientLog, tool_name: str, arguments: dict[str, Any]
-) -> ToolAnswer:
+async def _run_with_news(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
     execution_id = uuid.uuid4()
     if call.continues:
         with suppress(ValueError):
             execution_id = uuid.UUID(call.continues.partition(ROUND)[0])
-    async with log.passing_on(execution_id):
+    async with passing_on(execution_id, call.log, call.progress.pass_on if call.progress else None):
         return await _run(call, execution_id, tool_name, arguments)
 
 
@@ -169,7 +183,7 @@ async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer
     )
     if told is not None:
         raise told
-    if call.progress is not None and not call.progress.last:
+    if call.progress is not None and call.progress.last is None:
         await call.progress.tell(execution)
     if _is_at_hand(execution, name):
         return _render(execution, call, name)

@@ -1,4 +1,4 @@
-"""Log messages of a run, sent to the client that called it and asked for them."""
+"""Log messages and progress of a run, sent to the client that called it and asked for them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,13 +12,13 @@ from django.db import models
 from django.utils import timezone
 from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
 
-from connectors.protocol import LOG_LEVELS, LogMessage
-from executions.run_callers import LogListener, listening
+from connectors.protocol import LOG_LEVELS, LogMessage, Progress, covers_level
+from executions.run_callers import RunListener, listening
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
 from mcp_bridge.tokens import Access, digest_of
 
-LAST_SECONDS = 1.0  # For messages that are unsent when the call is answered
+LAST_SECONDS = 1.0  # For news that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back
 MOST_OF_CALLER = 20  # The latest levels of the clients of one caller
 CALLERS_PART = 16  # Characters of a client's key that are the same for all clients of a caller
@@ -43,26 +43,42 @@ class ClientLog:
 
         return cls(context, find_level)
 
-    @asynccontextmanager
-    async def passing_on(self, execution_id: UUID) -> AsyncIterator[None]:
-        listener = LogListener(self.find_level)
-        sending = asyncio.create_task(listener.send_each(self._send))
-        try:
-            with listening(execution_id, listener):
-                yield
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SECONDS):
-                    await listener.drain()
-        finally:
-            sending.cancel()
-
-    async def _send(self, message: LogMessage) -> None:
+    async def send(self, message: LogMessage) -> None:
         params = LoggingMessageNotificationParams.model_validate(
             {"level": message.level, "data": message.data, "logger": message.logger or None}
         )
         await self.context.session.send_notification(
             LoggingMessageNotification(params=params), related_request_id=self.context.request_id
         )
+
+
+async def _no_level() -> str:
+    return ""
+
+
+@asynccontextmanager
+async def passing_on(
+    execution_id: UUID, log: ClientLog | None, report: Callable[[Progress], Awaitable[None]] | None
+) -> AsyncIterator[None]:
+    """`log`, `report`: None if the client wants none."""
+    listener = RunListener(_no_level if log is None else log.find_level)
+
+    async def send(news: LogMessage | Progress) -> None:
+        if isinstance(news, Progress):
+            if report is not None:
+                await report(news)
+        elif log is not None and covers_level(await listener.level(), news.level):
+            await log.send(news)
+
+    sending = asyncio.create_task(listener.send_each(send))
+    try:
+        with listening(execution_id, listener):
+            yield
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                await listener.drain()
+    finally:
+        sending.cancel()
 
 
 def client_key(context: Context, access: Access) -> str:

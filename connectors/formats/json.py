@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -58,20 +59,29 @@ class TooDeep(dict[str, Any]):
 
 
 def parse_json(
-    data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None, given: bool = False
+    data: bytes,
+    *,
+    max_depth: int = MAX_DEPTH,
+    object_of: ObjectOf | None = None,
+    given: bool = False,
+    lenient: bool = False,
 ) -> Any:
     """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
     a surrogate pair, which nothing can store or send, becomes "?" in an engine's text, and is refused with
     HalfCharacters if the text is `given` by a caller, who can correct it; so are names that an object has
     twice, of which only the last would count. `object_of` makes objects from pairs, so that duplicate keys
-    can be noticed; a text without duplicates may be read without it."""
+    can be noticed; a text without duplicates may be read without it. `lenient`: numbers that JSON cannot hold
+    are null, as JavaScript writes them, and bytes that are not UTF-8 become U+FFFD."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if len(data) >= LARGE and (quickly := _parse_quickly(data, max_depth)):
         return quickly[0]
     if is_nested_deeper(data, max_depth):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
-    parsed = _parse(data, _object_without_repetition if given and object_of is None else object_of)
+    if lenient:
+        parsed = _parse(data.decode("utf-8", "replace").encode(), object_of, LENIENT)
+    else:
+        parsed = _parse(data, _object_without_repetition if given and object_of is None else object_of)
     if not LONE_SURROGATE.search(data):
         return parsed
     if given:
@@ -169,17 +179,17 @@ def parse_top_level(data: bytes) -> dict[str, Any]:
     return {name: None if value == mark else value for name, value in members.items()}
 
 
-def parse_listing(data: bytes, *, max_depth: int) -> Any:
+def parse_listing(data: bytes, *, max_depth: int, lenient: bool = False) -> Any:
     """Like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
     try:
-        return parse_json(data, max_depth=max_depth)
+        return parse_json(data, max_depth=max_depth, lenient=lenient)
     except UnreadableJSON:
         # Brackets and strings: a search for deep values in so many takes about a second.
         tokens = (data.count(b"[") + data.count(b"{")) * 2 + data.count(b'"') // 2
         if tokens > 500_000 or not (cut := _without_deep_values(data, max_depth)):
             raise
     mark, shallow = cut
-    listing = _marked(parse_json(shallow, max_depth=max_depth), mark)
+    listing = _marked(parse_json(shallow, max_depth=max_depth, lenient=lenient), mark)
     if _contains(listing, mark):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     return listing
@@ -228,8 +238,8 @@ def _contains(value: Any, mark: str) -> bool:
     return False
 
 
-def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
-    decoder = DECODER
+def _parse(data: bytes, object_of: ObjectOf | None, decoder: json.JSONDecoder | None = None) -> Any:
+    decoder = decoder or DECODER
     if object_of is not None:
         hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
         decoder = json.JSONDecoder(**hooks, object_pairs_hook=object_of)
@@ -260,9 +270,21 @@ def _finite(digits: str) -> float:
     return number
 
 
+def _finite_or_null(digits: str) -> float | None:
+    number = float(digits)
+    return None if math.isinf(number) else number
+
+
+def _short_or_null(digits: str) -> int | None:
+    return int(digits) if len(digits) <= sys.float_info.max_10_exp else None
+
+
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NOTICING = json.JSONDecoder(object_pairs_hook=_object_without_repetition)
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+LENIENT = json.JSONDecoder(
+    parse_constant=lambda _: None, parse_float=_finite_or_null, parse_int=_short_or_null
+)
 
 
 def write_json(value: Any) -> str:

@@ -157,6 +157,9 @@ class Response(httpx2.AsyncByteStream):
             while part := await self._response.content.readany():
                 yield part
         except FAILURES as error:
+            # aiohttp raises it before it hands out what had arrived, which may be a whole answer.
+            if arrived := self._response.content._read_nowait(-1):
+                yield arrived
             raise _as_httpx2(error) from error
 
     def close(self) -> None:

@@ -9,15 +9,25 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
+from mcp_types import version as versions
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
-from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, parse_json, parse_listing
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+)
+from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, as_object, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
     Health,
+    Progress,
     ReportProgress,
     RunCaller,
     RunRef,
@@ -40,6 +50,7 @@ from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
+from connectors.upstream_mcp.messages import UnusableAnswer
 from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import McpSession, OpenTransport
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
@@ -81,8 +92,10 @@ class McpConnector(ServerFeatures):
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
         self._questions = Questions(config.questions)
-        self._http: LimitedTransport | None = None
-        self._session = self._make_session(TransportFailures())
+        self._https: list[LimitedTransport] = []
+        self._session = self._make_session()
+        self._with_handshake: McpSession | None = None
+        self._tools_with_handshake: frozenset[Any] | None = None
         self._tasks = ServerTasks(self._session)
         self._listed = ListedWorkflows(config, self._call_tool) if config.lists_workflows else None
 
@@ -144,15 +157,9 @@ class McpConnector(ServerFeatures):
         era = await self._session.era()
         if not _may_have_tools(era):
             return
-        needs_headers = era.is_modern
-        tools = walk_listing(
-            lambda page, _: self._session.page("tools/list", "tools", page),
-            listing="The server's list of tools",
-            of="tools",
-        )
-        async with aclosing(tools):
+        async with aclosing(self._walk_tools(self._session)) as tools:
             async for position, tool in tools:
-                yield read_tool(tool, position=position, needs_headers=needs_headers)
+                yield read_tool(tool, position=position, needs_headers=era.is_modern)
 
     async def start(
         self,
@@ -171,14 +178,35 @@ class McpConnector(ServerFeatures):
             words = message or ("" if percent is not None else f"{progress:g}")
             shown = shorten(printable(self._redactor.text(words)), WORDS_LIMIT)
             report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=shown))
+            if caller is not None:
+                caller.progress(Progress(progress, total, shown if message else ""))
 
-        params, headers = prepare_call(workflow, arguments, await self._session.era())
+        session = await self._session_for(workflow, caller)
+        params, headers = prepare_call(workflow, arguments, await session.era())
         began = datetime.now(UTC)
+        try:
+            answer = await self._call_and_answer(
+                params, session=session, headers=headers, on_progress=on_progress, caller=caller
+            )
+        except UnusableAnswer as error:
+            if "task" in params:
+                raise OutcomeUnknown(error.message) from None  # It may go on
+            failed = RunSnapshot(state=RunState.FAILED, error=f"The tool has ended. {error.message}")
+            return Started(run_id=str(key), snapshot=failed)
+        if (task := created_task(answer)) is not None:
+            return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
+        ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
+        return Started(run_id=str(key), snapshot=ended)
+
+    async def _call_and_answer(
+        self, params: dict[str, Any], *, caller: RunCaller | None, **options: Any
+    ) -> dict[str, Any]:
+        """A call with all its rounds of questions."""
         given: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
-            answer = await self._call(params | given, headers=headers, on_progress=on_progress, caller=caller)
+            answer = await self._call(params | given, caller=caller, **options)
             if answer.get("resultType") != "input_required":
-                break
+                return answer
             responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
             given = {"inputResponses": responses}
             if not responses:
@@ -187,16 +215,14 @@ class McpConnector(ServerFeatures):
                 await asyncio.sleep(PAUSE_SECONDS)
             if isinstance(state := answer.get("requestState"), str):
                 given["requestState"] = state
-        else:
-            raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
-        if (task := created_task(answer)) is not None:
-            return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
-        ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
-        return Started(run_id=str(key), snapshot=ended)
+        raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
 
     async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
         """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
-        answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
+        try:
+            answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
+        except UnusableAnswer as error:
+            raise error if repeatable else OutcomeUnknown(error.message) from None
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
             kind = InvalidAnswer if repeatable else OutcomeUnknown
             raise kind(f"The tool {name} did not return a result.")
@@ -224,14 +250,16 @@ class McpConnector(ServerFeatures):
     async def aclose(self) -> None:
         if self._listed is not None:
             await self._listed.aclose()
-        await self._session.aclose()
-        if self._http is not None:
-            await self._http.aclose()
+        for session in filter(None, (self._session, self._with_handshake)):
+            await session.aclose()
+        for http in self._https:
+            await http.aclose()
 
     async def _call(
         self,
         params: dict[str, Any],
         *,
+        session: McpSession | None = None,
         repeatable: bool = False,
         headers: dict[str, str] | None = None,
         on_progress: OnProgress | None = None,
@@ -239,7 +267,7 @@ class McpConnector(ServerFeatures):
     ) -> dict[str, Any]:
         config = self._config
         try:
-            return await self._session.request(
+            return await (session or self._session).request(
                 "tools/call",
                 params,
                 silence=config.request_timeout_seconds if repeatable else config.call_timeout_seconds,
@@ -253,36 +281,76 @@ class McpConnector(ServerFeatures):
             await self._questions.open_pages(error, caller)
             return {"resultType": "input_required"}  # By another call
 
-    def _make_session(self, failures: TransportFailures) -> McpSession:
+    def _make_session(self, first_era: Era | None = None) -> McpSession:
         config, redactor, program_exit = self._config, self._redactor, ProgramExit()
+        failures = TransportFailures()
         if config.transport == "http":
-            http = self._http = LimitedTransport(
-                config, redactor=redactor, failures=failures, stream_news=self._note_stream
+            http = LimitedTransport(
+                config,
+                redactor=redactor,
+                failures=failures,
+                stream_news=lambda news: self._note_stream(session, news),
             )
+            self._https.append(http)
             open_transport: OpenTransport = partial(open_http, config, http)
         else:
             command_line(config)
             open_transport = partial(
                 open_stdio, config, redactor=redactor, failures=failures, program_exit=program_exit
             )
-        return McpSession(
+        session = McpSession(
             open_transport,
             failures=failures,
             redactor=redactor,
-            questions=self._questions,
+            questions=Questions(config.questions),
             request_seconds=config.request_timeout_seconds,
             holds_back=config.transport == "stdio",
             explain=lambda: str(program_exit),
             on_listing_changed=self._tell_listeners,
+            first_era=first_era,
+        )
+        return session
+
+    async def _session_for(self, workflow: WorkflowRef, caller: RunCaller | None) -> McpSession:
+        """A server of both eras is spoken to in the caller's, so that its tools can ask and the caller can
+        answer as they would without us. Over stdio, that would take another program, with its own state."""
+        if caller is None or caller.protocol_version not in versions.HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._session
+        is_task = as_object(workflow.metadata.get(METADATA_KEY)).get("task") is True
+        if self._config.transport == "stdio" or is_task or not self._questions.capabilities_of(caller):
+            return self._session
+        if not (await self._session.era()).is_modern:
+            return self._session
+        session = self._with_handshake = self._with_handshake or self._make_session(
+            Era(versions.LATEST_HANDSHAKE_VERSION)
+        )
+        if self._tools_with_handshake is None:
+            try:
+                tools = [as_object(tool) async for _, tool in self._walk_tools(session)]
+            except Unreachable:
+                return self._session
+            except ConnectorError:
+                tools = []
+            self._tools_with_handshake = frozenset(tool.get("name") for tool in tools)
+        return session if workflow.id in self._tools_with_handshake else self._session
+
+    def _walk_tools(self, session: McpSession) -> AsyncGenerator[tuple[int, Any]]:
+        return walk_listing(
+            lambda page, _: session.page("tools/list", "tools", page),
+            listing="The server's list of tools",
+            of="tools",
         )
 
-    def _note_stream(self, news: StreamNews) -> None:
+    def _note_stream(self, session: McpSession, news: StreamNews) -> None:
         if news is StreamNews.SESSION_GONE:
-            self._session.retire()
+            session.retire()
+        elif news is StreamNews.SESSION_DOUBTFUL:
+            session.doubt()
         else:
             self._tell_listeners()
 
     def _tell_listeners(self) -> None:
+        self._tools_with_handshake = None
         for listener in self._listeners:
             listener()
 

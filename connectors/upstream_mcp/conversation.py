@@ -28,11 +28,12 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, as_object, parse_json, parse_listing
+from connectors.formats.json import as_object
 from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.protocol import LOG_LEVELS, RunCaller, covers_level
 from connectors.upstream_mcp.run_callers import (
+    CALL_PREFIX,
     CAPABILITY_OF,
     FOR_CALLERS,
     LOG_MESSAGE,
@@ -44,11 +45,8 @@ from connectors.upstream_mcp.run_callers import (
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
-MAX_DEPTH = 150  # Above the limit of one schema, so that a deep one does not fail the listing
 LOGGED_CHARACTERS = 1_000
 CLOSED = "Connection closed"
-UNREADABLE = "Failed to parse"  # The prefix of the SDK's messages; servers use the same codes
-LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 LIST_CHANGED = frozenset(f"notifications/{name}/list_changed" for name in ("tools", "prompts", "resources"))
 OnProgress = Callable[[float, float | None, str | None], None]
 
@@ -70,13 +68,13 @@ class TransportFailures:
     def __init__(self) -> None:
         self._passed: dict[str, TransportFailure] = {}
 
-    def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
+    def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> dict[str, Any]:
         key = uuid4().hex
         self._passed[key] = failure
         if len(self._passed) > 1_000:  # Callers have left without reading theirs
             del self._passed[next(iter(self._passed))]
         error = {"code": mcp_types.INTERNAL_ERROR, "message": "failure", "data": key}
-        return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+        return {"jsonrpc": "2.0", "id": request_id, "error": error}
 
     def read(self, data: Any) -> TransportFailure | None:
         return self._passed.pop(data, None) if isinstance(data, str) else None
@@ -168,7 +166,7 @@ class Conversation:
             await self._want_level(caller.log_level)
         if silence is None:  # A subscription, which is not a call
             return await self._send(method, params, options, silence=None, repeatable=repeatable)
-        call_id = f"call-{uuid4().hex}" if method in FOR_CALLERS else ""
+        call_id = f"{CALL_PREFIX}{uuid4().hex}" if method in FOR_CALLERS else ""
         if call_id:
             options["request_id"] = call_id
         with self._questions.during(method, call_id, caller), self._logs.during(method, call_id, caller):
@@ -217,7 +215,7 @@ class Conversation:
             failure = self._meaning(method, error, repeatable=repeatable)
             # Raised below, so that the library's error, which may quote anything, is not its context.
         else:
-            return self._checked(method, answer, repeatable=repeatable)
+            return self._masked(answer)
         raise failure
 
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
@@ -229,8 +227,6 @@ class Conversation:
                 # Later requests need another conversation.
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
-        if error.code == mcp_types.PARSE_ERROR and error.message.startswith(UNREADABLE):
-            return self._unusable(f"{method}: the answer is not an MCP message.", repeatable)
         if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         return self._refusal(method, error)
@@ -255,25 +251,11 @@ class Conversation:
             return Unreachable(reason)
         return OutcomeUnknown(f"{reason} The server may have carried it out.")
 
-    def _unusable(self, reason: str, repeatable: bool) -> ConnectorError:
-        return InvalidAnswer(reason) if repeatable else OutcomeUnknown(reason)
-
-    def _checked(self, method: str, answer: Any, *, repeatable: bool) -> dict[str, Any]:
-        """The answer as JSON that a database can store, with secrets masked."""
-        try:
-            body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-            # In a listing, deep nesting costs only the objects that have it.
-            parse = parse_listing if method in LISTS else parse_json
-            checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
-        except (UnreadableJSON, ValueError, RecursionError) as error:
-            is_explained = isinstance(error, UnreadableJSON)
-            reason = str(error) if is_explained else "It contains a number that JSON does not allow."
-            failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)
-        else:
-            if isinstance(checked, dict):
-                return checked
-            failure = self._unusable(f"{method}: the answer is not an object.", repeatable)
-        raise failure
+    def _masked(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """With secrets masked."""
+        body = json.dumps(message, ensure_ascii=False).encode()
+        masked: dict[str, Any] = self._redactor.answer(message, body)
+        return masked
 
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -282,19 +264,14 @@ class Conversation:
             return {}
         if method not in CAPABILITY_OF:
             raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"{method[:100]} is not supported.")
-        try:
-            asked = self._checked(method, dict(params or {}), repeatable=True)
-        except ConnectorError as error:
-            raise MCPError(code=mcp_types.INVALID_PARAMS, message=error.message) from None
-        return await self._questions.answer(method, asked)
+        return await self._questions.answer(method, self._masked(params or {}))
 
     def _on_log_message(self, method: str, params: Mapping[str, Any] | None) -> bool:
         """Whether it was a log message. Handled at once, since the call's answer may follow directly."""
         if method != LOG_MESSAGE:
             return False
         if params is not None and self._logs.is_wanted(params):
-            with contextlib.suppress(ConnectorError):
-                self._logs.pass_on(self._checked(method, params, repeatable=True))
+            self._logs.pass_on(self._masked(params))
         else:
             text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))

@@ -21,9 +21,10 @@ from connectors.definitions import (
     runs_as_script,
 )
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
-from connectors.formats.json import TooDeep, as_object
+from connectors.formats.json import as_object
 from connectors.protocol import Completion, GivenInput, RunCaller
 from connectors.simplified import walk_listing
+from connectors.upstream_mcp.messages import CUT
 from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import McpSession
 
@@ -146,7 +147,7 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
         return not_an_object(raw, position=position)
     given = {key: value for key, value in raw.items() if value is not None}
     identifier, name = given.get(LISTS[kind][3]), given.get("name")
-    if isinstance(raw, TooDeep):
+    if CUT in raw:
         reason = TOO_DEEP
     else:
         known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -16,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS
 
 from connectors.errors import ConnectorError, backoff_seconds
-from connectors.formats.json import UnreadableJSON, as_object, is_nested_deeper, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, write_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials
 from connectors.network.redaction import Redactor, shorten
@@ -32,24 +33,23 @@ from connectors.network.transport import (
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.run_callers import CALL, CAPABILITY_OF, LOG_MESSAGE
+from connectors.upstream_mcp.messages import UnusableAnswer, is_answer, read_message
+from connectors.upstream_mcp.run_callers import CALL, CALL_PREFIX, CAPABILITY_OF, LOG_MESSAGE
 
 MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
-DATA_LINE = re.compile(rb"^data:([^\r\n]*)(?:\r\n|\r|\n)?", re.MULTILINE)
-NO_MESSAGE = b"\nevent: cut\n\n"  # Ends an incomplete event, so that it is not read as a message
+MAX_RETRY_MS = 60_000
+EVENTS = {"content-type": "text/event-stream; charset=utf-8-sig"}  # Always UTF-8, perhaps after a BOM
 NOTIFICATION_SECONDS = 10.0
-METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
-CALL_ID = re.compile(rb'"id":\s*"(call-[0-9a-f]{32})"')
-OF_A_CALL = re.compile(rb'"method"\s*:\s*"(?:elicitation|sampling|roots|notifications)\\?/')
 MARKED = CAPABILITY_OF.keys() | {LOG_MESSAGE}
-MAY_ASK = (b"tools/call", b"prompts/get", b"resources/read")
+MAY_ASK = ("tools/call", "prompts/get", "resources/read")
 FIRST_STREAM_SECONDS = 1.0
-CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
+CALLS = ("tools/call", "tasks/result", "subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
 RESUMING_SECONDS = 15.0  # For resuming a broken stream, as a call may wait for it
 SECONDS_BEFORE_RESUMING = 0.2
+BUSY = (408, 425, 429)  # Statuses that say nothing of the session
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
@@ -58,13 +58,18 @@ LONGEST_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 
 
+sent_call: ContextVar[str] = ContextVar("sent_call", default="")
+"""The id of the request that a caller may have caused. The SDK resumes its stream in the same task."""
+
+
 class StreamNews(Enum):
     BACK = auto()  # Open again; notifications in between are lost
     SESSION_GONE = auto()
+    SESSION_DOUBTFUL = auto()  # A request was refused, perhaps for want of the session
 
 
-@dataclass(frozen=True, slots=True)
-class HttpFailure:
+@dataclass(eq=False)
+class HttpFailure(Exception):
     """An exchange without an MCP message; `problem` if the status does not explain it."""
 
     exchange: Exchange
@@ -108,10 +113,14 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         self._network = GuardedTransport(limits=self._limits, tls=tls)
         self._authorization = Authorization(config, redactor)
         self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
+        self._report = stream_news
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         exchange = Exchange(request.method, request.url, True, self._redactor)
-        silence = self._longest_silence(request)
+        sent: dict[str, Any] = json.loads(request.content or b"{}")
+        silence = self._longest_silence(request, sent.get("method", ""))
+        if str(sent.get("id")).startswith(CALL_PREFIX):
+            sent_call.set(sent["id"])
         request.extensions = request.extensions | {
             "timeout": httpx2.Timeout(
                 silence, connect=self._limits.connect_seconds, pool=self._limits.connect_seconds
@@ -120,7 +129,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         try:
             carry_out = self._streams.open if request.method == "GET" else self._network.handle_async_request
             await self._authorization.add_to(request)
-            if SESSION in request.headers and _method_of(request) in MAY_ASK:
+            if SESSION in request.headers and sent.get("method") in MAY_ASK:
                 await self._streams.wait_for_first()
             being_sent.set(exchange)
             response = await carry_out(request)
@@ -130,60 +139,55 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                 being_sent.set(exchange)
                 response = await carry_out(request)
             exchange.status, exchange.headers = response.status_code, response.headers
-            return await self._answer(request, response, exchange)
+            return await self._answer(request, sent, response, exchange)
+        except (HttpFailure, UnusableAnswer) as failure:
+            return self._failed(request, exchange, failure)
         except ConnectorError as error:
-            return self._failed(request, HttpFailure(exchange, unsent=error))
+            return self._failed(request, exchange, HttpFailure(exchange, unsent=error))
         except TRANSPORT_ERRORS as error:
             limits = HttpLimits(
                 connect_seconds=self._limits.connect_seconds,
                 read_seconds=silence or 0,
                 max_connections=MAX_CONNECTIONS,
             )
-            return self._failed(request, HttpFailure(exchange, failure=failure_reason(error, limits)))
+            return self._failed(request, exchange, HttpFailure(exchange, failure_reason(error, limits)))
 
     async def aclose(self) -> None:
         await self._authorization.aclose()
         await self._network.aclose()
 
-    def _longest_silence(self, request: httpx2.Request) -> float | None:
+    def _longest_silence(self, request: httpx2.Request, method: str) -> float | None:
         if request.method == "GET":
             return None
-        method = _method_of(request)
-        if request.method != "POST" or method.startswith(b"notifications/"):
+        if request.method != "POST" or method.startswith("notifications/"):
             return min(NOTIFICATION_SECONDS, self._config.request_timeout_seconds)
-        if method == b"subscriptions/listen":
+        if method == "subscriptions/listen":
             return None
         return self._config.call_timeout_seconds if method in CALLS else self._config.request_timeout_seconds
 
     async def _answer(
-        self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
+        self, request: httpx2.Request, sent: dict[str, Any], response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
-        """The response for the SDK, or the failure as a response."""
+        """The response for the SDK. Raises HttpFailure and UnusableAnswer."""
         if exchange.encoding:
             await response.aclose()
-            return self._failed(
-                request,
-                HttpFailure(
-                    exchange,
-                    problem="the response is compressed, although the request did not accept compression.",
-                ),
-            )
+            problem = "the response is compressed, although the request did not accept compression."
+            raise HttpFailure(exchange, problem=problem)
         media_type_as_sent = response.headers.get("content-type", "").partition(";")[0].strip()
         media_type = media_type_as_sent.lower()
         if exchange.refused or media_type == "application/json":
-            return await self._whole_answer(request, response, exchange)
+            return await self._whole_answer(request, sent, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
-            bounded = _BoundedStream(
-                response, self._config.max_response_bytes, self._failures, exchange, call_id=_call_of(request)
-            )
-            return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
+            most = self._config.max_response_bytes
+            events = _EventStream(request, response, most, self._failures, exchange)
+            headers = dict(response.headers) | EVENTS
+            return httpx2.Response(response.status_code, headers=headers, stream=events)
         await response.aclose()
         shown = shorten(self._redactor.text(media_type_as_sent), 50) or "no media type"
-        problem = f"the server answered with {shown}, not with MCP."
-        return self._failed(request, HttpFailure(exchange, problem=problem))
+        raise HttpFailure(exchange, problem=f"the server answered with {shown}, not with MCP.")
 
     async def _whole_answer(
-        self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
+        self, request: httpx2.Request, sent: dict[str, Any], response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
         limit = REFUSAL_BYTES if exchange.refused else self._config.max_response_bytes
         try:
@@ -194,33 +198,31 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     break
         finally:
             await response.aclose()
-        if not exchange.truncated and _method_of(request) == b"tools/list":
-            exchange.body[:] = rate_limits.cut_deep_tools(bytes(exchange.body))
-        if failure := self._failure_in(request, exchange):
-            return self._failed(request, failure)
-        headers = {
-            name: value for name, value in exchange.headers.items() if name.lower() != "content-length"
-        }
-        return httpx2.Response(
-            exchange.status, headers=headers, content=bytes(exchange.body), request=request
-        )
+        is_of_session = request.method == "POST" and SESSION in request.headers
+        if exchange.refused and is_of_session and exchange.status not in BUSY:
+            self._report(StreamNews.SESSION_DOUBTFUL)
+        message = self._read(request, sent, exchange)
+        left_out = ("content-length", "content-type")
+        headers = {name: value for name, value in exchange.headers.items() if name.lower() not in left_out}
+        return httpx2.Response(exchange.status, headers=headers, json=message, request=request)
 
-    def _failure_in(self, request: httpx2.Request, exchange: Exchange) -> HttpFailure | None:
+    def _read(self, request: httpx2.Request, sent: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
+        """The message in the body. Raises HttpFailure and UnusableAnswer."""
         if exchange.truncated and not exchange.refused:
-            return HttpFailure(exchange, problem=_too_large(self._config.max_response_bytes))
+            raise HttpFailure(exchange, problem=_too_large(self._config.max_response_bytes))
         if 300 <= exchange.status < 400:
-            return None if self._stays_here(request, exchange) else HttpFailure(exchange)
-        message, unreadable = _message_in(exchange)
-        is_message = "error" in message or "result" in message
+            if self._stays_here(request, exchange):
+                return {}
+            raise HttpFailure(exchange)
+        is_request = "id" in sent and "method" in sent
+        message = _message_in(exchange, is_expected=is_request and not exchange.refused)
         if exchange.refused:
             gone = _is_lost(exchange, message, has_session=SESSION in request.headers)
-            explains_itself = exchange.status not in EXPLAINED_BY_STATUS and is_message
-            return HttpFailure(exchange, session_is_gone=gone) if gone or not explains_itself else None
-        is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
-        if is_message or not is_answered:
-            return None
-        why = f"the answer is not an MCP message in JSON. {unreadable}"
-        return HttpFailure(exchange, problem=why.strip())
+            explains_itself = exchange.status not in EXPLAINED_BY_STATUS and is_answer(message)
+            if gone or not explains_itself:
+                raise HttpFailure(exchange, session_is_gone=gone)
+        # As the SDK does it on event streams: the answer to a request can have no other id.
+        return message | {"id": sent.get("id")} if is_answer(message) else message
 
     def _stays_here(self, request: httpx2.Request, exchange: Exchange) -> bool:
         try:
@@ -230,117 +232,108 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         same = (target.scheme, target.netloc) == (request.url.scheme, request.url.netloc)
         return same and not target.userinfo and exchange.status in (307, 308)
 
-    def _failed(self, request: httpx2.Request, failure: HttpFailure) -> httpx2.Response:
-        status = failure.exchange.status if failure.exchange.refused else 502
-        if 300 <= status < 400:
-            status = 502
-        return httpx2.Response(
-            status,
-            headers={"content-type": "application/json"},
-            content=self._failures.write(failure),
-            request=request,
-        )
+    def _failed(
+        self, request: httpx2.Request, exchange: Exchange, failure: HttpFailure | UnusableAnswer
+    ) -> httpx2.Response:
+        status = exchange.status if exchange.status >= 400 else 502
+        return httpx2.Response(status, json=self._failures.write(failure), request=request)
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
-    """An event stream that ends with a failure beyond the limits of size and rate."""
+class _EventStream(httpx2.AsyncByteStream):
+    """The events of a stream in a form that the SDK reads, within the limits of size and rate."""
 
     def __init__(
         self,
+        request: httpx2.Request,
         response: httpx2.Response,
         most: int,
         failures: TransportFailures,
         exchange: Exchange,
-        *,
-        call_id: str,
     ) -> None:
-        self._call_id = call_id
+        self._request = request
         self._response = response
         self._most = most
         self._failures = failures
         self._exchange = exchange
+        self._call_id = sent_call.get()
+        self._is_over = False
+        self._odd: UnusableAnswer | None = None  # What came last, if it is no message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received, began, events = 0, time.monotonic(), rate_limits.Events(self._fit)
+        gate, can_resume = rate_limits.FloodGate(), False
+        lines = httpx2.Response(200, headers=EVENTS, content=self._lines(), request=self._request)
+        try:
+            async for event in httpx2.EventSource(lines, max_event_size=self._most):
+                data = event.data.encode()
+                if not gate.admits(data):
+                    continue
+                message = self._read(data) if event.event == "message" else None
+                if self._is_over and (message is None or not is_answer(message)):
+                    # The event is not complete. A resumed stream repeats it.
+                    break
+                can_resume = bool(event.id)
+                yield _as_event(event, message)
+            if self._odd is not None and not can_resume:
+                yield _as_event(httpx2.ServerSentEvent(), self._failures.write(self._odd))
+        except httpx2.SSEError:
+            yield self._end(_too_large(self._most))
+        except rate_limits.TooManyMessages:
+            yield self._end("the server sends messages faster than they can be read.")
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """The stream with LF at the end of each line: after CR, the parser would wait for the next byte, and
+        the server perhaps for an answer."""
+        received, began, after_cr = 0, time.monotonic(), False
         async for chunk in unbroken(self._response):
             received += len(chunk)
             if received > self._most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
-                yield self._end(_too_large(self._most))
-                return
-            try:
-                admitted = events.feed(chunk)
-            except rate_limits.TooManyMessages:
-                yield self._end("the server sends messages faster than they can be read.")
-                return
-            if admitted:
-                yield admitted
-        yield bytes(events.rest)
+                raise httpx2.SSEError("larger than the limit")
+            text = chunk.removeprefix(b"\n") if after_cr else chunk
+            after_cr = chunk.endswith(b"\r")
+            yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._is_over = True
+        # An answer may be complete, and only the end of its event be missing.
+        yield b"\n\n"
 
-    def _fit(self, event: bytes) -> bytes:
-        """The event, with the usable part of its message."""
-        data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
-        if not is_nested_deeper(data, rate_limits.MAX_DEPTH):
-            message = self._with_call(data)
-            return event if message is None else _with_data(event, message)
+    def _read(self, data: bytes) -> dict[str, Any] | None:
+        """The message, or the failure that its answer is; of a call's questions and log messages with the
+        call's id."""
         try:
-            message = rate_limits.without_depth(data)
-        except rate_limits.TooDeepAnswer as answer:
-            failure = HttpFailure(self._exchange, problem=str(answer))
-            message = self._failures.write(failure, request_id=answer.request_id)
-        return _with_data(event, message)
-
-    def _with_call(self, data: bytes) -> bytes | None:
-        """A request or log message of the server, with the id of the call that it belongs to; None: nothing
-        to add."""
-        if not self._call_id or not OF_A_CALL.search(data):
-            return None
-        try:
-            message = parse_json(data, max_depth=rate_limits.MAX_DEPTH)
+            message = read_message(data)
         except UnreadableJSON:
             return None
-        if not isinstance(message, dict) or message.get("method") not in MARKED:
-            return None
-        params = as_object(message.get("params"))
-        meta = as_object(params.get("_meta")) | {CALL: self._call_id}
-        return json.dumps(message | {"params": params | {"_meta": meta}}).encode()
+        except UnusableAnswer as answer:
+            return self._failures.write(answer)
+        self._odd = None if message else UnusableAnswer("it is not an MCP message", message)
+        if message is not None and self._call_id and message.get("method") in MARKED:
+            params = as_object(message.get("params"))
+            meta = as_object(params.get("_meta")) | {CALL: self._call_id}
+            return message | {"params": params | {"_meta": meta}}
+        return message
 
     def _end(self, problem: str) -> bytes:
-        failure = HttpFailure(self._exchange, problem=problem)
-        return NO_MESSAGE + b"data: " + self._failures.write(failure) + b"\n\n"
+        failure = self._failures.write(HttpFailure(self._exchange, problem=problem))
+        return _as_event(httpx2.ServerSentEvent(), failure)
 
     async def aclose(self) -> None:
         await self._response.aclose()
 
 
-def _with_data(event: bytes, message: bytes) -> bytes:
-    """The other fields stay: a stream is resumed after the last id."""
-    return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
+def _as_event(event: httpx2.ServerSentEvent, message: dict[str, Any] | None) -> bytes:
+    """Also without a message: a stream is resumed after the last id."""
+    fields = [f"id: {event.id}"] if event.id else []
+    if event.retry is not None:
+        fields.append(f"retry: {min(max(event.retry, 0), MAX_RETRY_MS)}")
+    if message is not None:
+        fields.append(f"data: {write_json(message)}")
+    return "".join(f"{field}\n" for field in [*fields, ""]).encode()
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
     headers = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
     client = httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None)
-    return streamable_http_client(
-        config.url, http_client=client, max_sse_event_size=config.max_response_bytes
-    )
-
-
-def _method_of(request: httpx2.Request) -> bytes:
-    """The SDK writes the method before anything from the caller."""
-    try:
-        found = METHOD.search(request.content[:200])
-    except httpx2.RequestNotRead:
-        return b""
-    return found[1] if found else b""
-
-
-def _call_of(request: httpx2.Request) -> str:
-    """The id of a request that a caller may have caused; empty for any other one."""
-    try:
-        found = CALL_ID.search(request.content)
-    except httpx2.RequestNotRead:
-        return ""
-    return found[1].decode() if found else ""
+    # The events are within the limit already, and may be longer as they are written here.
+    return streamable_http_client(config.url, http_client=client, max_sse_event_size=None)
 
 
 def _too_large(most: int) -> str:
@@ -429,24 +422,31 @@ async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
         return
 
 
+def _message_in(exchange: Exchange, *, is_expected: bool) -> dict[str, Any]:
+    """Empty without one. Raises HttpFailure and UnusableAnswer if an answer is expected."""
+    try:
+        message = read_message(bytes(exchange.body)) or {}
+        if is_expected and not is_answer(message):
+            raise UnusableAnswer("it is not an MCP message", message)
+    except (UnusableAnswer, UnreadableJSON) as error:
+        if is_expected and isinstance(error, UnusableAnswer):
+            raise
+        if is_expected:
+            problem = f"the answer is not an MCP message in JSON. {error}"
+            raise HttpFailure(exchange, problem=problem) from None
+        return {}
+    return message
+
+
 def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:
-    """MCP demands 404 for a lost session; some servers answer 400 with a reason."""
-    if exchange.status == 404:
+    """MCP demands 404 for a lost session; some servers answer 410, or 400 with a reason."""
+    if exchange.status in (404, 410):
         return has_session
     error = message.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
-
-
-def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
-    """The body's message or empty, and why the body cannot be read."""
-    try:
-        message = parse_json(bytes(exchange.body), max_depth=rate_limits.MAX_DEPTH)
-    except UnreadableJSON as error:
-        return {}, str(error)
-    return as_object(message), ""
 
 
 class Authorization:

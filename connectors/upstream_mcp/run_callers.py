@@ -26,6 +26,7 @@ CAPABILITY_OF = {
 }
 PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation", "sampling", "roots")}
 DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+CALL_PREFIX = "call-"  # Of the ids of requests that callers may have caused
 CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: the call on whose stream it came
 PAGE = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?", re.IGNORECASE)
 """Without a user name, which people could take for the host."""

@@ -30,6 +30,7 @@ from connectors.upstream_mcp.run_callers import Questions
 from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 10.0
+PING_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 REFUSED = 100  # Failures that lead to the longest pause
@@ -52,7 +53,9 @@ class McpSession:
         holds_back: bool,
         explain: Callable[[], str] = str,
         on_listing_changed: Callable[[], None] = lambda: None,
+        first_era: Era | None = None,
     ) -> None:
+        """`first_era`: of a server that speaks it; else the newest that it speaks."""
         self._open_transport = open_transport
         self._failures = failures
         self._redactor = redactor
@@ -61,7 +64,7 @@ class McpSession:
         self._on_listing_changed = on_listing_changed
         self._explain = explain
         self._backoff = Backoff(holds_back=holds_back)
-        self._era: Era | None = None
+        self._first_era = self._era = first_era
         self._current: _Owned | None = None
         self._retired: set[_Owned] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -99,7 +102,7 @@ class McpSession:
                         error.message += self._explain()
                     raise
                 except SessionLost:
-                    self._era = None
+                    self._era = self._first_era
                     self._retire(owned)
                     if is_last:
                         raise Unreachable(f"{method}: the server loses each session immediately.") from None
@@ -160,6 +163,10 @@ class McpSession:
     async def _conversation(self) -> AsyncGenerator["_Owned"]:
         """Raises Unreachable during a backoff."""
         owned = self._current
+        if owned is not None and owned.is_doubtful and owned.ready.done() and not owned.is_over:
+            if not await self._is_known(owned):
+                self._retire(owned)
+            owned = self._current
         if owned is None or owned.is_over:
             if self._closed:
                 raise Unreachable("The connection to the MCP server was closed.")
@@ -174,6 +181,22 @@ class McpSession:
             owned.users -= 1
             if owned in self._retired and not owned.users:
                 owned.end.set()
+
+    async def _is_known(self, owned: "_Owned") -> bool:
+        """Whether the server knows the session, after a refusal that does not say so."""
+        try:
+            await owned.conversation.request("ping", silence=min(PING_SECONDS, self._request_seconds))
+        except Unsupported:
+            pass  # An answer nevertheless
+        except (ConnectorError, SessionLost):
+            return False
+        owned.is_doubtful = False
+        return True
+
+    def doubt(self) -> None:
+        """Before the next request, look whether the server still knows the session."""
+        if self._current is not None:
+            self._current.is_doubtful = True
 
     def retire(self) -> None:
         """Use another conversation for later requests; pending ones still get their answers."""
@@ -208,7 +231,7 @@ class McpSession:
                     await _first_of(owned.end.wait(), conversation.ended.wait())
                     group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - waiting callers get the error, whatever it is
-            self._era = None
+            self._era = self._first_era
             owned.fail(self._reason(error))
         finally:
             owned.fail(Unreachable("The connection to the MCP server was closed."))
@@ -239,6 +262,7 @@ class _Owned:
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self.end = asyncio.Event()
         self.retired = asyncio.Event()  # No further request goes there
+        self.is_doubtful = False  # Whether the server may have lost the session
         self.users = 0
         self.task: asyncio.Task[None] | None = None
         self._conversation: Conversation | None = None

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -19,12 +20,13 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
-from connectors.formats.json import is_nested_deeper
+from connectors.formats.json import UnreadableJSON
 from connectors.network.policy import allowed_stdio_command
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.conversation import TransportFailures
+from connectors.upstream_mcp.messages import UnusableAnswer, read_message
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 CHUNK_BYTES = 65_536
@@ -132,22 +134,24 @@ async def _read_messages(
                 for line in lines.feed(chunk):
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
-                    message = line.failure(failures) if isinstance(line, _TooLong) else _fit(line, failures)
+                    message = line.failure(failures) if isinstance(line, _TooLong) else _read(line, failures)
+                    if message is None:
+                        continue
                     # Keep reading: a full pipe would keep the program from exiting.
-                    with contextlib.suppress(ValueError, *reader_gone):
+                    with contextlib.suppress(*reader_gone):
                         await to_us.send(
-                            SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
+                            SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
                         )
 
 
-def _fit(line: bytes, failures: TransportFailures) -> bytes:
-    """The line, or the usable part of a message that is nested too deep."""
-    if not is_nested_deeper(line, rate_limits.MAX_DEPTH):
-        return line
+def _read(line: bytes, failures: TransportFailures) -> dict[str, Any] | None:
+    """The message, or the failure that its answer is; None for what is neither."""
     try:
-        return rate_limits.without_depth(line)
-    except rate_limits.TooDeepAnswer as answer:
-        return failures.write(UnusableMessage(f"Unusable: {answer}"), request_id=answer.request_id)
+        return read_message(line)
+    except UnreadableJSON:
+        return None
+    except UnusableAnswer as answer:
+        return failures.write(answer, request_id=answer.request_id)
 
 
 async def _speak(
@@ -230,7 +234,7 @@ class _TooLong:
     end: bytes
     most: int
 
-    def failure(self, failures: TransportFailures) -> bytes:
+    def failure(self, failures: TransportFailures) -> dict[str, Any]:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
         problem = UnusableMessage(f"The server's answer is larger than {self.most:,} bytes.")
         return failures.write(problem, request_id=json.loads(found[1]) if found else None)

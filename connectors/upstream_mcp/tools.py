@@ -10,11 +10,11 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_m
 
 from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
-from connectors.formats.json import TooDeep, as_object, read_time
+from connectors.formats.json import as_object, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
-from connectors.upstream_mcp.rate_limits import CUT
+from connectors.upstream_mcp.messages import CUT
 from connectors.upstream_mcp.run_callers import read_error
 from connectors.upstream_mcp.session import McpSession
 
@@ -173,7 +173,7 @@ def read_tool(
     """One entry of `tools/list`; `needs_headers`: the server expects some arguments as headers."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
-    if isinstance(tool, TooDeep) or CUT in tool:
+    if CUT in tool:
         return _rejected(tool, position, TOO_DEEP)
     wrong = find_invalid_x_mcp_header(tool.get("inputSchema"))
     if wrong is not None and needs_headers:

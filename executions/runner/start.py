@@ -163,13 +163,15 @@ def _send(
 
 async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
     client = execution.payload.metadata.get("client") or {}
+    pass_on = partial(run_callers.pass_on, execution.pk)
     return RunCaller(
         capabilities=client.get(ANSWERS) or {},
-        protocol_version=client.get("protocol_version", ""),
         ask=asker.ask,
         key=execution.caller,
         log_level=await run_callers.wanted_level(execution.pk),
-        log=partial(run_callers.pass_on, execution.pk),
+        log=pass_on,
+        progress=pass_on,
+        protocol_version=client.get("protocol_version", ""),
     )
 
 

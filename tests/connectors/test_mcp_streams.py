@@ -3,19 +3,20 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from connectors.protocol import WorkflowRef
+from connectors.errors import ConnectorError
+from connectors.protocol import RunState, WorkflowRef
 from connectors.testing import closing
 from connectors.upstream_mcp import http_transport, session
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
 from tests.connectors.scripted import Received, ScriptedEngine, response
-from tests.engines.hostile_servers import STREAM_HEAD, server
+from tests.engines.hostile_servers import STREAM_HEAD, error, initialized, result, server
 from tests.executions.engines import until
 
 Stream = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
@@ -210,3 +211,86 @@ async def test_a_stateless_server_is_asked_for_the_changes_that_it_announces() -
             connector.on_listing_changed(told)
             await until(lambda: told.times == 1, "the change is told")
     assert listened[0] == {"promptsListChanged": True, "resourcesListChanged": True}
+
+
+class Sessions:
+    """A server with sessions, which it can lose."""
+
+    def __init__(self, refusal: bytes) -> None:
+        self.refusal = refusal
+        self.known: set[str] = set()
+        self.begun = self.pings = 0
+        self.may_answer = asyncio.Event()
+
+    async def behave(self, request: Received, writer: asyncio.StreamWriter) -> None:
+        if request.method != "POST":
+            writer.write(response(405))
+            return
+        message, session = request.json, request.headers.get("mcp-session-id", "")
+        if message["method"] == "server/discover":
+            writer.write(response(404, json.dumps(error(message, "Method not found"))))
+        elif message["method"] == "initialize":
+            self.begun += 1
+            self.known.add(session := f"session-{self.begun}")
+            writer.write(response(200, json.dumps(initialized(message)), mcp_session_id=session))
+        elif session not in self.known or message.get("params", {}).get("name") == "breaks":
+            writer.write(self.refusal)
+        elif "id" not in message:
+            writer.write(response(202))
+        else:
+            self.pings += message["method"] == "ping"
+            if message.get("params", {}).get("name") == "slow":
+                await self.may_answer.wait()
+            writer.write(response(200, json.dumps(result(message, {"content": []}))))
+
+
+ERROR = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "Session not found"}}'
+REFUSALS = [
+    response(status, body, content_type=kind)
+    for status in (500, 502, 503, 501, 401, 403)
+    for body, kind in (("", "text/plain"), ("Session expired", "text/plain"), (ERROR, "application/json"))
+] + [response(410, "Gone"), response(400, "Unknown client"), response(409, "{}")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: " ".join(str(refusal[9:12]).split()))
+async def test_a_session_that_a_server_lost_without_saying_so_is_replaced_with_the_next_call(
+    refusal: bytes,
+) -> None:
+    """A5.4: it should answer 404, and some answer with what they answer to anything that goes wrong."""
+    sessions = Sessions(refusal)
+    async with ScriptedEngine(sessions.behave) as engine:
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            await call(connector, "good")
+            sessions.known.clear()
+            with suppress(ConnectorError):
+                await call(connector, "good")
+            await call(connector, "good")
+    assert sessions.begun == 2
+
+
+@pytest.mark.parametrize("refusal", REFUSALS[:12:2], ids=lambda refusal: str(refusal[9:12]))
+async def test_a_refusal_by_a_server_with_its_session_costs_no_other_call_anything(refusal: bytes) -> None:
+    """It is asked once whether it knows the session, and that goes on."""
+    sessions = Sessions(refusal)
+    async with ScriptedEngine(sessions.behave) as engine:
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            slow = asyncio.create_task(call(connector, "slow"))
+            for _ in range(2):
+                with pytest.raises(ConnectorError):
+                    await call(connector, "breaks")
+                await call(connector, "good")
+            sessions.known.clear()
+            with suppress(ConnectorError):
+                await call(connector, "good")
+            await call(connector, "good")
+            sessions.may_answer.set()
+            await slow
+    assert sessions.begun == 2
+    assert sessions.pings == 2
+
+
+async def call(connector: McpConnector, name: str) -> None:
+    started = await connector.start(WorkflowRef(id=name, name=name), {}, key=uuid4())
+    assert started.snapshot is not None and started.snapshot.state is RunState.COMPLETED

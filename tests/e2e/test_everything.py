@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, ElicitResult, PromptReference
+from mcp_types import (
+    CallToolResult,
+    CreateMessageResult,
+    ElicitResult,
+    ListRootsResult,
+    PromptReference,
+    Root,
+    TextContent,
+)
 
 from tests import plain_http
 from tests.e2e.node_tools import node
@@ -67,6 +76,7 @@ NEED_THE_CLIENT = {
 }
 """Ask their client for its folders, a model's answer, or input for a task. The source does not offer these,
 so that the server does not list the tools to it."""
+ASKS = "everything-asking asks: "
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d(?:\s[AP]M)?")
 
@@ -306,26 +316,89 @@ async def test_a_failure_has_the_servers_words_and_then_ours(
     assert told.meta[f"{OURS}execution-id"] in advice["text"]
 
 
-async def test_a_long_operation_tells_its_progress_in_percent(product: Product) -> None:
-    """A7.1, A7.3: the server counts steps."""
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("seconds", "steps"), [(0.15, 3), (2.0, 4), (0.5, 10)])
+async def test_progress_is_heard_as_at_the_server_itself(
+    product: Product, everything: Everything, era: str, seconds: float, steps: int
+) -> None:
+    """A7.1, A7.3: each step once, in percent, and while the operation runs."""
+    arguments = {"duration": seconds, "steps": steps}
+    async with ours(product, era) as client, directly(everything) as upstream:
+        heard, ended_after = await hear(client, arguments)
+        expected, _ = await hear(upstream, arguments)
+    assert [total for _, total, _ in heard] == [100.0] * steps
+    assert [value for value, *_ in heard] == [100 * value / total for value, total, _ in expected]
+    assert heard[0][2] < ended_after - seconds / 2
 
-    async def call(era: str) -> tuple[CallToolResult, list[tuple[float, float | None]]]:
-        heard: list[tuple[float, float | None]] = []
 
-        async def note(value: float, total: float | None, message: str | None) -> None:
-            heard.append((value, total))
+async def hear(client: Client, arguments: dict[str, Any]) -> tuple[list[tuple[float, float, float]], float]:
+    """Each progress notification of a long operation, with its time, and when that ended."""
+    heard: list[tuple[float, float, float]] = []
 
-        async with ours(product, era) as client:
-            arguments = {"duration": 3.5, "steps": 5}
-            tool = "trigger-long-running-operation"
-            return await client.call_tool(tool, arguments, progress_callback=note), heard
+    async def note(value: float, total: float | None, message: str | None) -> None:
+        heard.append((value, total or 0.0, time.monotonic()))
 
-    for result, heard in await asyncio.gather(*map(call, ERAS)):
-        assert result.content[0].text == "Long running operation completed. Duration: 3.5 seconds, Steps: 5."
-        values = [value for value, _ in heard]
-        assert len(values) >= 2
-        assert values == sorted(set(values))
-        assert {value for value, total in heard if total == 100} & {20, 40, 60, 80}
+    result = await client.call_tool("trigger-long-running-operation", arguments, progress_callback=note)
+    assert not result.is_error
+    return heard, time.monotonic()
+
+
+@pytest.fixture
+def all_named(product: Product, rest: Rest, everything: Everything) -> Iterator[dict[str, str]]:
+    """What each tool is called at our endpoint, of a source that passes on all requests to callers."""
+    add_source(rest, "everything-asking", url=everything.url, questions="all")
+    yield named(rest, "everything-asking")
+    rest.delete("/sources/everything-asking/")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("trigger-sampling-request", {"prompt": "What is the capital?", "maxTokens": 50}),
+        ("get-roots-list", {}),
+        ("trigger-elicitation-request", {}),
+    ],
+)
+async def test_a_model_folders_and_a_user_are_asked_as_by_the_server_itself(
+    product: Product,
+    everything: Everything,
+    all_named: dict[str, str],
+    era: str,
+    tool: str,
+    arguments: dict[str, Any],
+) -> None:
+    """B10: with the very request, but for the name of the source before a question to a user."""
+
+    def answering(asked: list[Any]) -> dict[str, Any]:
+        async def sample(context: Any, params: Any) -> CreateMessageResult:
+            asked.append(params)
+            content = TextContent(type="text", text="Oslo \U0001f1f3\U0001f1f4")
+            return CreateMessageResult(role="assistant", content=content, model="small")
+
+        async def elicit(context: Any, params: Any) -> ElicitResult:
+            asked.append(params.model_copy(update={"message": params.message.removeprefix(ASKS)}))
+            return await agree(context, params)
+
+        async def list_roots(context: Any) -> ListRootsResult:
+            return ListRootsResult(roots=[Root(uri="file:///srv/tides", name="tides")])
+
+        return {
+            "sampling_callback": sample,
+            "elicitation_callback": elicit,
+            "list_roots_callback": list_roots,
+        }
+
+    asked: list[Any] = []
+    expected: list[Any] = []
+    async with (
+        ours(product, era, **answering(asked)) as client,
+        directly(everything, **answering(expected)) as upstream,
+    ):
+        told = await client.call_tool(all_named[tool], arguments)
+        said = await upstream.call_tool(tool, arguments)
+    assert texts(told) == texts(said)
+    assert [as_json(params) for params in asked] == [as_json(params) for params in expected]
 
 
 async def test_a_tool_that_runs_as_a_task_gives_the_tasks_result(

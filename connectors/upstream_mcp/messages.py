@@ -1,0 +1,78 @@
+"""What a server sends, in the form that the SDK's parser reads. That one is strict: an odd value would cost
+the answer that holds it, and an odd notification the call on whose stream it comes."""
+
+from contextlib import suppress
+from typing import Any
+
+from loguru import logger
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from connectors.errors import ConnectorError, InvalidAnswer
+from connectors.formats.json import (
+    TooDeep,
+    UnreadableJSON,
+    as_object,
+    is_nested_deeper,
+    parse_json,
+    parse_listing,
+    parse_top_level,
+)
+
+MAX_DEPTH = 150  # The SDK's parser stops at 200
+LISTS = ("tools", "prompts", "resources", "resourceTemplates")
+CUT = "workflow-catalogue/cut"  # Marks an item of a list that lost what is nested too deep
+
+
+class UnusableAnswer(InvalidAnswer):
+    """The server has carried out a request, and its answer cannot be used; `problem` ends a sentence."""
+
+    session_is_gone = False
+
+    def __init__(self, problem: str, message: Any) -> None:
+        super().__init__(f"The server's answer cannot be used: {problem}.")
+        request_id = as_object(message).get("id")
+        self.request_id = request_id if isinstance(request_id, int | str) else None
+
+    def error(self, *, repeatable: bool) -> ConnectorError:
+        return self
+
+
+def read_message(data: bytes) -> dict[str, Any] | None:
+    """A message that the SDK accepts; None for anything else. Raises UnusableAnswer, and UnreadableJSON."""
+    if is_nested_deeper(data, MAX_DEPTH):
+        message = _without_depth(data)
+    else:
+        message = parse_json(data, max_depth=MAX_DEPTH, lenient=True)
+    if not isinstance(message, dict):
+        return None
+    try:
+        jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValidationError:
+        if not is_answer(message):
+            return None
+        raise UnusableAnswer("it is not a result or error of MCP", message) from None
+    return message
+
+
+def is_answer(message: dict[str, Any]) -> bool:
+    return "method" not in message and ("result" in message or "error" in message)
+
+
+def _without_depth(data: bytes) -> Any:
+    """Without what is nested too deep in the items of a list, or without a message's parameters."""
+    with suppress(UnreadableJSON):
+        message = parse_listing(data, max_depth=MAX_DEPTH, lenient=True)
+        result = as_object(as_object(message).get("result"))
+        lists = [result[name] for name in LISTS if isinstance(result.get(name), list)]
+        if cut := [item for items in lists for item in items if isinstance(item, TooDeep)]:
+            for item in cut:
+                item[CUT] = True
+            return message
+    members = parse_top_level(data)
+    if is_answer(members):
+        raise UnusableAnswer(f"it is nested more than {MAX_DEPTH} levels deep", members)
+    logger.warning("A message of an MCP server is nested more than {} levels deep: cut.", MAX_DEPTH)
+    # Neither a refusal nor a change notification needs parameters.
+    members.pop("params", None)
+    return members
