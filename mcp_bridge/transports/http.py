@@ -199,7 +199,7 @@ class McpEndpoint:
         try:
             message = from_json(body)
         except ValueError:
-            body = mend(body)
+            body = mend(body, "\ufffd")
             try:
                 message = from_json(body)
             except ValueError as problem:
