@@ -80,7 +80,7 @@ def parse_json(
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     if lenient:
         data = data.decode("utf-8", "replace").encode()
-    if given and object_of is None:
+    if given:
         object_of = _object_without_repetition
     decoder = json.JSONDecoder(**(LENIENT if lenient else STRICT), object_pairs_hook=object_of)
     parsed = _decode(data if given else mend(data, "?"), decoder)
