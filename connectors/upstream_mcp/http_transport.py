@@ -426,8 +426,7 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
     """MCP demands 404 for a lost session; some servers answer 410, or 400 with a reason."""
     if exchange.status in (404, 410):
         return has_session
-    error = message.get("error")
-    code = error.get("code") if isinstance(error, dict) else None
+    code = as_object(message.get("error")).get("code")
     if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))

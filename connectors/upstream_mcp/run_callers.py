@@ -61,8 +61,7 @@ def read_error(
 
 def _call_id_in(params: Mapping[str, Any]) -> str:
     """Empty for a message that does not name its call."""
-    meta = params.get("_meta")
-    return str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+    return str(as_object(params.get("_meta")).get(CALL) or "")
 
 
 class Questions:
