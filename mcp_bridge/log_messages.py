@@ -52,16 +52,12 @@ class ClientLog:
         )
 
 
-async def _no_level() -> str:
-    return ""
-
-
 @asynccontextmanager
 async def passing_on(
     execution_id: UUID, log: ClientLog | None, report: Callable[[Progress], Awaitable[None]] | None
 ) -> AsyncIterator[None]:
     """`log`, `report`: None if the client wants none."""
-    listener = RunListener(_no_level if log is None else log.find_level)
+    listener = RunListener(None if log is None else log.find_level)
 
     async def send(news: LogMessage | Progress) -> None:
         if isinstance(news, Progress):
