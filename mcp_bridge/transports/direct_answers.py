@@ -222,21 +222,19 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     headers = dict(reversed(pairs))  # The first of several, as in the SDK.
-    version = headers.get(VERSION_HEADER, ASSUMED_VERSION)
+    version: str | None = headers.get(VERSION_HEADER, ASSUMED_VERSION)
     if version not in HANDSHAKE_PROTOCOL_VERSIONS:
         if find_duplicated_routing_header(pairs) is not None:
             return None
         route = classify_inbound_request(message, headers=headers)
         version = route.protocol_version if isinstance(route, InboundModernRoute) else None
-    return version if version is not None and _has_valid_params(message, version) else None
-
-
-def _has_valid_params(message: dict[str, Any], version: str) -> bool:
+    if version is None:
+        return None
     try:
         validate_client_request(message["method"], version, message.get("params"))
     except ValidationError:
-        return False
-    return True
+        return None
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +266,8 @@ class DirectCalls:
         meta = sent["_meta"]
         if "progressToken" in meta or LOG_LEVEL_META_KEY in meta:
             return None
-        for name, _ in scope["headers"]:
-            if name.startswith(PARAM_HEADER):
-                return None
+        if any(name.startswith(PARAM_HEADER) for name, _ in scope["headers"]):
+            return None
         try:
             params = CallToolRequestParams.model_validate(sent, by_name=False)
         except ValidationError:
