@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Unpack
 from uuid import UUID
 
 from mcp_types import version as versions
@@ -47,7 +47,7 @@ from connectors.simplified import (
     walk_listing,
 )
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
+from connectors.upstream_mcp.conversation import Era, RequestOptions, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.messages import UnusableAnswer
@@ -186,7 +186,7 @@ class McpConnector(ServerFeatures):
         began = datetime.now(UTC)
         try:
             answer = await self._call_and_answer(
-                params, session=session, headers=headers, on_progress=on_progress, caller=caller
+                params, session, headers=headers, on_progress=on_progress, caller=caller, repeatable=False
             )
         except UnusableAnswer as error:
             if "task" in params:
@@ -199,15 +199,15 @@ class McpConnector(ServerFeatures):
         return Started(run_id=str(key), snapshot=ended)
 
     async def _call_and_answer(
-        self, params: dict[str, Any], *, caller: RunCaller | None, **options: Any
+        self, params: dict[str, Any], session: McpSession, **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
         """A call with all its rounds of questions."""
         given: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
-            answer = await self._call(params | given, caller=caller, **options)
+            answer = await self._call(params | given, session, **options)
             if answer.get("resultType") != "input_required":
                 return answer
-            responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
+            responses = await self._questions.answer_all(answer.get("inputRequests") or {}, options["caller"])
             given = {"inputResponses": responses}
             if not responses:
                 # The server requests another call later, with its state only.
@@ -220,7 +220,8 @@ class McpConnector(ServerFeatures):
     async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
         """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
         try:
-            answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
+            params = {"name": name, "arguments": arguments}
+            answer = await self._call(params, self._session, repeatable=repeatable)
         except UnusableAnswer as error:
             raise error if repeatable else OutcomeUnknown(error.message) from None
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
@@ -256,29 +257,14 @@ class McpConnector(ServerFeatures):
             await http.aclose()
 
     async def _call(
-        self,
-        params: dict[str, Any],
-        *,
-        session: McpSession | None = None,
-        repeatable: bool = False,
-        headers: dict[str, str] | None = None,
-        on_progress: OnProgress | None = None,
-        caller: RunCaller | None = None,
+        self, params: dict[str, Any], session: McpSession, **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
-        config = self._config
+        config, options["name"] = self._config, params["name"]
+        seconds = config.request_timeout_seconds if options["repeatable"] else config.call_timeout_seconds
         try:
-            return await (session or self._session).request(
-                "tools/call",
-                params,
-                silence=config.request_timeout_seconds if repeatable else config.call_timeout_seconds,
-                repeatable=repeatable,
-                name=params["name"],
-                headers=headers,
-                on_progress=on_progress,
-                caller=caller,
-            )
+            return await session.request("tools/call", params, silence=seconds, **options)
         except Rejected as error:
-            await self._questions.open_pages(error, caller)
+            await self._questions.open_pages(error, options.get("caller"))
             return {"resultType": "input_required"}  # By another call
 
     def _make_session(self, first_era: Era | None = None) -> McpSession:

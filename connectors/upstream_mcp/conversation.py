@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from uuid import uuid4
 
 import mcp_types
@@ -90,6 +90,16 @@ class Era:
     def is_modern(self) -> bool:
         """Whether the protocol is stateless, so that each request identifies its client."""
         return self.version in versions.MODERN_PROTOCOL_VERSIONS
+
+
+class RequestOptions(TypedDict, total=False):
+    """See `Conversation.request`."""
+
+    repeatable: bool
+    name: str
+    headers: Mapping[str, str] | None
+    on_progress: OnProgress | None
+    caller: RunCaller | None
 
 
 class SessionLost(Exception):
