@@ -37,7 +37,7 @@ from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_
 from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
 from mcp_bridge.completions import complete
 from mcp_bridge.elicitation import Ask, Question
-from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_level
+from mcp_bridge.log_messages import ClientLog, client_key, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.request_meta import Context, is_modern, takes_tasks
@@ -285,15 +285,11 @@ class _Bridge:
             await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
         return {}
 
-    async def _level_over_stdio(self) -> str:
-        return self._level
-
     def _log_for(self, context: Context) -> ClientLog:
         """Of a client with a handshake, which sets its level once."""
         if context.request is None:
-            return ClientLog(context, self._level_over_stdio)
-        key = client_key(context, self.access_of(context))
-        return ClientLog(context, partial(run_in_database, find_level, key))
+            return ClientLog(context, self._level)
+        return ClientLog(context, None, client_key(context, self.access_of(context)))
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
