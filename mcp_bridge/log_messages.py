@@ -10,10 +10,10 @@ from uuid import UUID
 
 from django.db import models
 from django.utils import timezone
-from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
+from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams
 
 from catalogue.database import run_in_database
-from connectors.protocol import LOG_LEVELS, LogMessage, Progress, covers_level
+from connectors.protocol import LogMessage, Progress, covers_level
 from executions.run_callers import RunListener, listening
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
@@ -32,12 +32,6 @@ class ClientLog:
     context: Context
     level: str | None  # None: the one that the client has set in an earlier request
     client: str = ""  # See `client_key`
-
-    @classmethod
-    def of_request(cls, context: Context) -> "ClientLog | None":
-        """In 2026-07-28 each request states its level."""
-        level: Any = (context.meta or {}).get(LOG_LEVEL_META_KEY)
-        return cls(context, level) if level in LOG_LEVELS else None
 
     async def find_level(self) -> str:
         return await run_in_database(find_level, self.client) if self.level is None else self.level

@@ -28,6 +28,7 @@ from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalo
 from catalogue.models import Toolset
 from catalogue.naming import counted
 from connectors.formats.json_schema import pointer_of
+from connectors.protocol import LOG_LEVELS
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
@@ -285,8 +286,11 @@ class _Bridge:
             await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
         return {}
 
-    def _log_for(self, context: Context) -> ClientLog:
-        """Of a client with a handshake, which sets its level once."""
+    def _log_for(self, context: Context) -> ClientLog | None:
+        """In 2026-07-28 each request states its level; a client with a handshake sets it once."""
+        if is_modern(context):
+            level: Any = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+            return ClientLog(context, level) if level in LOG_LEVELS else None
         if context.request is None:
             return ClientLog(context, self._level)
         return ClientLog(context, None, client_key(context, self.access_of(context)))
@@ -321,7 +325,7 @@ class _Bridge:
             client=request_meta.describe_client(context),
             takes_tasks=gets_tasks,
             progress=ProgressNotifications(context.session.report_progress) if reports else None,
-            log=ClientLog.of_request(context) if modern else self._log_for(context),
+            log=self._log_for(context),
             stays_for_progress=reports and modern and not gets_tasks,
             elicits=partial(request_meta.elicitation_modes, context),
             ask=None if modern else _way_to_ask(context),
