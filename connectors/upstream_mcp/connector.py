@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Protocol, Unpack
+from typing import Any, ClassVar, Unpack
 from uuid import UUID
 
 from mcp_types import version as versions
@@ -218,7 +218,8 @@ class McpConnector(ServerFeatures):
         raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
 
     async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
+        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
+        after which the server may have acted is OutcomeUnknown."""
         try:
             params = {"name": name, "arguments": arguments}
             answer = await self._call(params, self._session, repeatable=repeatable)
@@ -346,13 +347,7 @@ def _may_have_tools(era: Era) -> bool:
     return "tools" in era.capabilities or not {"prompts", "resources"} & era.capabilities.keys()
 
 
-class CallTool(Protocol):
-    def __call__(
-        self, name: str, arguments: dict[str, Any], *, repeatable: bool
-    ) -> Awaitable[dict[str, Any]]:
-        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
-        after which the server may have acted is OutcomeUnknown."""
-        ...
+CallTool = Callable[..., Awaitable[dict[str, Any]]]  # See `McpConnector._call_tool`
 
 
 class ListedWorkflows:
