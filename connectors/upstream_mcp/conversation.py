@@ -263,9 +263,7 @@ class Conversation:
 
     def _masked(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """With secrets masked."""
-        body = json.dumps(message, ensure_ascii=False).encode()
-        masked: dict[str, Any] = self._redactor.answer(message, body)
-        return masked
+        return as_object(self._redactor.answer(message, json.dumps(message, ensure_ascii=False).encode()))
 
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -280,9 +278,7 @@ class Conversation:
         """Whether it was a log message. Handled at once, since the call's answer may follow directly."""
         if method != LOG_MESSAGE:
             return False
-        if params is not None and self._logs.is_wanted(params):
-            self._logs.pass_on(self._masked(params))
-        else:
+        if params is None or not self._logs.pass_on(params, self._masked):
             text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
         return True
