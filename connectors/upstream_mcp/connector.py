@@ -24,6 +24,7 @@ from connectors.errors import (
 )
 from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, as_object, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
+from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -70,7 +71,6 @@ PAUSE_SECONDS = 1.0  # Before a round without questions
 PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
-WORDS_LIMIT = 500
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
 
@@ -92,7 +92,7 @@ class McpConnector(ServerFeatures):
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
         self._questions = Questions(config.questions)
-        self._https: list[LimitedTransport] = []
+        self._opened: list[McpSession | LimitedTransport] = []
         self._session = self._make_session()
         self._with_handshake: McpSession | None = None
         self._tools_with_handshake: frozenset[Any] | None = None
@@ -252,10 +252,8 @@ class McpConnector(ServerFeatures):
     async def aclose(self) -> None:
         if self._listed is not None:
             await self._listed.aclose()
-        for session in filter(None, (self._session, self._with_handshake)):
-            await session.aclose()
-        for http in self._https:
-            await http.aclose()
+        for opened in reversed(self._opened):
+            await opened.aclose()
 
     async def _call(
         self, params: dict[str, Any], session: McpSession, **options: Unpack[RequestOptions]
@@ -278,7 +276,7 @@ class McpConnector(ServerFeatures):
                 failures=failures,
                 stream_news=lambda news: self._note_stream(session, news),
             )
-            self._https.append(http)
+            self._opened.append(http)
             open_transport: OpenTransport = partial(open_http, config, http)
         else:
             command_line(config)
@@ -296,6 +294,7 @@ class McpConnector(ServerFeatures):
             on_listing_changed=self._tell_listeners,
             first_era=first_era,
         )
+        self._opened.append(session)
         return session
 
     async def _session_for(self, workflow: WorkflowRef, caller: RunCaller | None) -> McpSession:
