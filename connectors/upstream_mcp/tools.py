@@ -95,9 +95,8 @@ class ServerTasks:
             return await self._decline(task_id, snapshot)
         error = task.get("error")
         if snapshot.state is RunState.FAILED and isinstance(error, dict):
-            words, _ = read_error(
-                error.get("code"), str(error.get("message") or snapshot.error), error.get("data")
-            )
+            message = str(error.get("message") or snapshot.error)
+            words, _ = read_error(error.get("code"), message, error.get("data"))
             return replace(snapshot, error=words)
         return snapshot
 

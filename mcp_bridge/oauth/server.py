@@ -72,7 +72,7 @@ class Scopes(BaseScopes):  # type: ignore[misc]
         return sorted(OF_EVERY_USER)
 
 
-unread: ContextVar[str] = ContextVar("unread", default="")
+client_fault: ContextVar[str] = ContextVar("client_fault", default="")
 """Why the description or the address of this request's client cannot be used; shown to its user."""
 
 
@@ -85,8 +85,8 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
 
     def validate_redirect_uri(self, client_id: str, redirect_uri: str, request: Any, *_: Any) -> bool:
         """Checked again because an operator may have removed its scheme since it was registered."""
-        unread.set(_objection_to(redirect_uri))
-        return not unread.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
+        client_fault.set(_objection_to(redirect_uri))
+        return not client_fault.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
 
     def get_default_redirect_uri(self, client_id: str, request: Any, *_: Any) -> str | None:
         address: str = super().get_default_redirect_uri(client_id, request)
@@ -139,7 +139,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
                 self._save_another(token, request, used)
                 return
             if used is not None:
-                _replace(used)
+                _retire(used)
             super().save_bearer_token(token, request, *args, **kwargs)
 
     def revoke_token(self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -169,7 +169,7 @@ def _narrowed(requested: str, available: Iterable[str], request: Any) -> list[st
     return scopes
 
 
-def _replace(token: Any) -> None:
+def _retire(token: Any) -> None:
     """The toolkit would delete its access token at once, which another process of the client may be using. It
     ends early enough for that process to renew it within the grace period."""
     now = timezone.now()
@@ -227,8 +227,8 @@ class DocumentReader:
             document = asyncio.run(_read_document(client_id))
             checked = check_metadata(document)
         except CIMDError as problem:
-            unread.set(f"The application is described at {client_id}, which cannot be used: {problem}")
-            logger.warning("{} {} {}", unread.get(), problem.__cause__ or "", ADVICE)
+            client_fault.set(f"The application is described at {client_id}, which cannot be used: {problem}")
+            logger.warning("{} {} {}", client_fault.get(), problem.__cause__ or "", ADVICE)
             raise
         # Documents list all capabilities of a client; only one grant type is used here.
         checked |= {"client_id": document.get("client_id"), "grant_types": ["authorization_code"]}
