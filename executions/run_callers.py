@@ -137,7 +137,8 @@ def _take(execution: Execution) -> Requests | None:
 class RunListener:
     """The news for one request, in order of arrival. Belongs to the event loop that created it."""
 
-    def __init__(self, find_level: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, find_level: Callable[[], Awaitable[str]] | None) -> None:
+        """`find_level`: None if its client wants no log messages."""
         self._find_level = find_level
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[News] = asyncio.Queue(MOST_UNSENT)
@@ -147,7 +148,7 @@ class RunListener:
         """The lowest level that its client requested; empty if none."""
         if self._level is None:
             try:
-                self._level = await self._find_level()
+                self._level = "" if self._find_level is None else await self._find_level()
             except DatabaseError as error:
                 logger.warning("The level of log messages cannot be read: {}", error)
                 self._level = ""

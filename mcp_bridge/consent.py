@@ -80,7 +80,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         asked = server.asked_by_user.set(request.user.is_authenticated)
-        server.unread.set("")
+        server.client_fault.set("")
         try:
             response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
         finally:
@@ -127,7 +127,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
             "title": "This application cannot sign you in",
-            "problem": server.unread.get() or problem.description or problem.error,
+            "problem": server.client_fault.get() or problem.description or problem.error,
             "address": address,
             "target": _origin_of(address),
         }

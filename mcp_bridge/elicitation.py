@@ -121,16 +121,13 @@ def error_for_client(
     details = error.details if isinstance(error, ConnectorError) else {}
     is_modern, required = version in MODERN_PROTOCOL_VERSIONS, details.get("required", {})
     if is_modern and (missing := {name: required[name] for name in required if name not in answers}):
-        data = {"requiredCapabilities": missing}
-        return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, words, data=data)
+        return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, words, data={"requiredCapabilities": missing})
     # Versions without a handshake have no such code.
     if is_modern or "url" not in answers.get("elicitation", {}) or "elicitations" not in details:
         return None
     pages = {str(n): {"method": ELICIT, "params": page} for n, page in enumerate(details["elicitations"])}
-    asked = in_name_of(source, pages, asked_by="")
-    return MCPError(
-        URL_ELICITATION_REQUIRED, words, data={"elicitations": [page["params"] for page in asked.values()]}
-    )
+    asked = [page["params"] for page in in_name_of(source, pages, asked_by="").values()]
+    return MCPError(URL_ELICITATION_REQUIRED, words, data={"elicitations": asked})
 
 
 def _with_escapes(asked: Any) -> Any:

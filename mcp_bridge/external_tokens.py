@@ -130,7 +130,8 @@ def _read_access(text: str) -> Access | None:
 def _access_of(claims: dict[str, Any], text: str) -> Access:
     """Raises TokenRefused."""
     user = find_user(claims, claim=settings.CATALOGUE.oauth_user_claim)
-    toolset, client = _toolset_of(claims["aud"]), _client_of(claims)
+    toolset, named = _toolset_of(claims["aud"]), claims.get("client_id") or claims.get("azp")
+    client = named if isinstance(named, str) else ""
     person: Person | None
     if user is None:
         group = _group_without_user()
@@ -173,11 +174,6 @@ def _granted(claims: dict[str, Any]) -> frozenset[str]:
         return frozenset()
     mapped = settings.CATALOGUE.oauth_scopes or {scope: scope for scope in Scope.values}
     return frozenset(mapped[scope] for scope in theirs if isinstance(scope, str) and scope in mapped)
-
-
-def _client_of(claims: dict[str, Any]) -> str:
-    named = claims.get("client_id") or claims.get("azp") or ""
-    return named if isinstance(named, str) else ""
 
 
 def _toolset_of(audiences: Iterable[str]) -> str | None:

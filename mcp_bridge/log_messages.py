@@ -10,9 +10,10 @@ from uuid import UUID
 
 from django.db import models
 from django.utils import timezone
-from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
+from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams
 
-from connectors.protocol import LOG_LEVELS, LogMessage, Progress, covers_level
+from catalogue.database import run_in_database
+from connectors.protocol import LogMessage, Progress, covers_level
 from executions.run_callers import RunListener, listening
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
@@ -29,19 +30,11 @@ class ClientLog:
     """Sends to the client of one request, on the stream that answers it."""
 
     context: Context
-    find_level: Callable[[], Awaitable[str]]
+    level: str | None  # None: the one that the client has set in an earlier request
+    client: str = ""  # See `client_key`
 
-    @classmethod
-    def of_request(cls, context: Context) -> "ClientLog | None":
-        """In 2026-07-28 each request states its level."""
-        level: Any = (context.meta or {}).get(LOG_LEVEL_META_KEY)
-        if level not in LOG_LEVELS:
-            return None
-
-        async def find_level() -> str:
-            return str(level)
-
-        return cls(context, find_level)
+    async def find_level(self) -> str:
+        return await run_in_database(find_level, self.client) if self.level is None else self.level
 
     async def send(self, message: LogMessage) -> None:
         params = LoggingMessageNotificationParams.model_validate(
@@ -52,16 +45,12 @@ class ClientLog:
         )
 
 
-async def _no_level() -> str:
-    return ""
-
-
 @asynccontextmanager
 async def passing_on(
     execution_id: UUID, log: ClientLog | None, report: Callable[[Progress], Awaitable[None]] | None
 ) -> AsyncIterator[None]:
     """`log`, `report`: None if the client wants none."""
-    listener = RunListener(_no_level if log is None else log.find_level)
+    listener = RunListener(None if log is None else log.find_level)
 
     async def send(news: LogMessage | Progress) -> None:
         if isinstance(news, Progress):

@@ -23,7 +23,7 @@ from mcp_bridge.content import write_output
 from mcp_bridge.portability import portable_view
 from mcp_bridge.request_meta import Context, page_bounds
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import list_ttl_ms, listed_workflows, make_of_each, read_icons
+from mcp_bridge.tool_lists import icon_models, list_ttl_ms, listed_workflows, make_of_each
 
 Prompts = Mapping[str, Workflow | ServerFeature]  # By name, in alphabetical order
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types with text as their value; others are JSON
@@ -93,7 +93,7 @@ def workflow_prompt(workflow: Workflow) -> types.Prompt:
         title=workflow.title,
         description=workflow.shown_description or None,
         arguments=[_argument(name, inputs[name]) for name in required_first(inputs, required, schema)],
-        icons=read_icons(workflow.shown_icons),
+        icons=icon_models(workflow.shown_icons),
     )
 
 

@@ -33,7 +33,7 @@ from mcp_bridge import content, upstream
 from mcp_bridge.request_meta import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import list_ttl_ms, read_icons
+from mcp_bridge.tool_lists import icon_models, list_ttl_ms
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -507,7 +507,7 @@ def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Reso
         title=workflow.title,
         description=shorten(workflow.shown_description) or None,
         mime_type=JSON,
-        icons=read_icons(workflow.shown_icons),
+        icons=icon_models(workflow.shown_icons),
     )
 
 

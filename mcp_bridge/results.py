@@ -103,14 +103,12 @@ def execution_result(
         result.meta[REATTACHED] = execution.created_at.isoformat()
     notes = [words for words in (_origin(execution), note) if words]
     if not may_be_large:  # A terminal shows both
-        _have_all_read(result, execution, notes, has_schema=has_schema)
+        _have_all_read(result, execution, notes, has_schema)
     result.content += [TextContent(text=f"({words})", _meta={NOTE: True}) for words in notes]
     return result
 
 
-def _have_all_read(
-    result: CallToolResult, execution: Execution, notes: list[str], *, has_schema: bool
-) -> None:
+def _have_all_read(result: CallToolResult, execution: Execution, notes: list[str], has_schema: bool) -> None:
     """Claude Code and Codex show a model no text beside structured content. The product's own therefore holds
     the notes too. An engine's becomes a text like the others, unless the client may need it or every text is
     the engine's."""

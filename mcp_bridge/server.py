@@ -28,6 +28,7 @@ from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalo
 from catalogue.models import Toolset
 from catalogue.naming import counted
 from connectors.formats.json_schema import pointer_of
+from connectors.protocol import LOG_LEVELS
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
@@ -37,7 +38,7 @@ from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_
 from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
 from mcp_bridge.completions import complete
 from mcp_bridge.elicitation import Ask, Question
-from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_level
+from mcp_bridge.log_messages import ClientLog, client_key, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.request_meta import Context, is_modern, takes_tasks
@@ -285,15 +286,14 @@ class _Bridge:
             await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
         return {}
 
-    async def _level_over_stdio(self) -> str:
-        return self._level
-
-    def _log_for(self, context: Context) -> ClientLog:
-        """Of a client with a handshake, which sets its level once."""
+    def _log_for(self, context: Context) -> ClientLog | None:
+        """In 2026-07-28 each request states its level; a client with a handshake sets it once."""
+        if is_modern(context):
+            level: Any = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+            return ClientLog(context, level) if level in LOG_LEVELS else None
         if context.request is None:
-            return ClientLog(context, self._level_over_stdio)
-        key = client_key(context, self.access_of(context))
-        return ClientLog(context, partial(run_in_database, find_level, key))
+            return ClientLog(context, self._level)
+        return ClientLog(context, None, client_key(context, self.access_of(context)))
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
@@ -325,7 +325,7 @@ class _Bridge:
             client=request_meta.describe_client(context),
             takes_tasks=gets_tasks,
             progress=ProgressNotifications(context.session.report_progress) if reports else None,
-            log=ClientLog.of_request(context) if modern else self._log_for(context),
+            log=self._log_for(context),
             stays_for_progress=reports and modern and not gets_tasks,
             elicits=partial(request_meta.elicitation_modes, context),
             ask=None if modern else _way_to_ask(context),

@@ -126,12 +126,12 @@ def workflow_tool(
         input_schema=workflow.served_input_schema,
         output_schema=workflow.served_output_schema if is_promised else None,
         annotations=ToolAnnotations.model_validate(hints) if hints else None,
-        icons=read_icons(workflow.shown_icons),
+        icons=icon_models(workflow.shown_icons),
     )
     return tool if portable is None else portable.show(tool)
 
 
-def read_icons(icons: Iterable[dict[str, Any]]) -> list[Icon] | None:
+def icon_models(icons: Iterable[dict[str, Any]]) -> list[Icon] | None:
     return [Icon.model_validate(icon) for icon in icons] or None
 
 

@@ -25,7 +25,7 @@ from executions.refusals import TooManyCalls
 from mcp_bridge.elicitation import UNKNOWN_STATE, error_for_client, in_name_of
 from mcp_bridge.request_meta import Context, answers_of, as_sent, is_modern
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import read_icons
+from mcp_bridge.tool_lists import icon_models
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
 MOST_VALUES = 100
@@ -110,7 +110,7 @@ def feature_prompt(feature: ServerFeature) -> types.Prompt:
         title=feature.title,
         description=feature.description or None,
         arguments=arguments or None,
-        icons=read_icons(feature.definition.get("icons", [])),
+        icons=icon_models(feature.definition.get("icons", [])),
     )
 
 
@@ -122,7 +122,7 @@ def describe_resource(feature: ServerFeature) -> dict[str, Any]:
         "description": feature.description or None,
         "mime_type": feature.definition.get("mime_type"),
         "size": feature.definition.get("size"),
-        "icons": read_icons(feature.definition.get("icons", [])),
+        "icons": icon_models(feature.definition.get("icons", [])),
     }
 
 

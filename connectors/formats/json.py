@@ -79,17 +79,31 @@ def parse_json(
     if is_nested_deeper(data, max_depth):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     if lenient:
-        parsed = _parse(data.decode("utf-8", "replace").encode(), object_of, LENIENT)
-    else:
-        parsed = _parse(data, _object_without_repetition if given and object_of is None else object_of)
-    if not LONE_SURROGATE.search(data):
-        return parsed
+        data = data.decode("utf-8", "replace").encode()
     if given:
-        if halves := list(find_halves(parsed)):
-            raise HalfCharacters(halves)
-        return parsed
-    text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
-    return json.loads(text, object_pairs_hook=object_of)
+        object_of = _object_without_repetition
+    decoder = json.JSONDecoder(**(LENIENT if lenient else STRICT), object_pairs_hook=object_of)
+    parsed = _decode(data if given else mend(data, "?"), decoder)
+    if given and LONE_SURROGATE.search(data) and (halves := list(find_halves(parsed))):
+        raise HalfCharacters(halves)
+    return parsed
+
+
+def _decode(data: bytes, decoder: json.JSONDecoder) -> Any:
+    # "from None" throughout: these errors carry the whole text, which may hold secrets.
+    try:
+        return decoder.decode(data.decode("utf-8-sig"))
+    except UnreadableJSON:
+        raise
+    except UnicodeDecodeError as error:
+        raise UnreadableJSON(f"The text is not UTF-8: bad byte at position {error.start}.") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UnreadableJSON(f"The text is not valid JSON: {error.msg} at {where}.") from None
+    except ValueError:
+        raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
+    except RecursionError:
+        raise UnreadableJSON("The JSON is nested too deep to be read.") from None
 
 
 def _object_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -111,11 +125,13 @@ def find_repetition(data: bytes) -> str:
     return ""
 
 
-def mend(data: bytes) -> bytes:
-    """Valid JSON that strict parsers refuse, as they read it: without a byte order mark, and with U+FFFD for
-    each half of a surrogate pair, such as of a text that was cut in the middle of an emoji."""
+def mend(data: bytes, mark: str) -> bytes:
+    """Valid JSON with `mark` for each half of a surrogate pair, such as of a text that was cut in the middle
+    of an emoji, and without a byte order mark: strict parsers refuse both."""
     text = data.removeprefix(BOM_UTF8)
-    return PAIR_OR_HALF.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
+    if not LONE_SURROGATE.search(text):
+        return text
+    return PAIR_OR_HALF.sub(lambda found: mark.encode() if found[1] else found[0], text)
 
 
 def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -136,7 +152,7 @@ def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _parse_quickly(data: bytes, max_depth: int) -> tuple[Any] | None:
-    """The value of a valid text without duplicate keys, in half the time. None: use `_parse`."""
+    """The value of a valid text without duplicate keys, in half the time. None: use the other parser."""
     try:
         parsed = from_json(data, allow_inf_nan=False)
     except ValueError:
@@ -238,27 +254,6 @@ def _contains(value: Any, mark: str) -> bool:
     return False
 
 
-def _parse(data: bytes, object_of: ObjectOf | None, decoder: json.JSONDecoder | None = None) -> Any:
-    decoder = decoder or DECODER
-    if object_of is not None:
-        hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
-        decoder = json.JSONDecoder(**hooks, object_pairs_hook=object_of)
-    # "from None" throughout: these errors carry the whole text, which may hold secrets.
-    try:
-        return decoder.decode(data.decode("utf-8-sig"))
-    except UnreadableJSON:
-        raise
-    except UnicodeDecodeError as error:
-        raise UnreadableJSON(f"The text is not UTF-8: bad byte at position {error.start}.") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise UnreadableJSON(f"The text is not valid JSON: {error.msg} at {where}.") from None
-    except ValueError:
-        raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
-    except RecursionError:
-        raise UnreadableJSON("The JSON is nested too deep to be read.") from None
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise UnreadableJSON(f"The text is not valid JSON: {name} is not a JSON number.")
 
@@ -270,21 +265,14 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _finite_or_null(digits: str) -> float | None:
-    number = float(digits)
-    return None if math.isinf(number) else number
-
-
-def _short_or_null(digits: str) -> int | None:
-    return int(digits) if len(digits) <= sys.float_info.max_10_exp else None
-
-
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NOTICING = json.JSONDecoder(object_pairs_hook=_object_without_repetition)
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-LENIENT = json.JSONDecoder(
-    parse_constant=lambda _: None, parse_float=_finite_or_null, parse_int=_short_or_null
-)
+STRICT: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
+LENIENT: dict[str, Any] = {
+    "parse_constant": lambda name: None,
+    "parse_float": lambda digits: number if math.isfinite(number := float(digits)) else None,
+    "parse_int": lambda digits: int(digits) if len(digits) <= sys.float_info.max_10_exp else None,
+}
 
 
 def write_json(value: Any) -> str:

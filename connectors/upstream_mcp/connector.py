@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Unpack
 from uuid import UUID
 
 from mcp_types import version as versions
@@ -24,6 +24,7 @@ from connectors.errors import (
 )
 from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, as_object, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
+from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -47,7 +48,7 @@ from connectors.simplified import (
     walk_listing,
 )
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
+from connectors.upstream_mcp.conversation import Era, RequestOptions, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.messages import UnusableAnswer
@@ -70,7 +71,6 @@ PAUSE_SECONDS = 1.0  # Before a round without questions
 PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
-WORDS_LIMIT = 500
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
 
@@ -92,7 +92,7 @@ class McpConnector(ServerFeatures):
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
         self._questions = Questions(config.questions)
-        self._https: list[LimitedTransport] = []
+        self._opened: list[McpSession | LimitedTransport] = []
         self._session = self._make_session()
         self._with_handshake: McpSession | None = None
         self._tools_with_handshake: frozenset[Any] | None = None
@@ -186,7 +186,7 @@ class McpConnector(ServerFeatures):
         began = datetime.now(UTC)
         try:
             answer = await self._call_and_answer(
-                params, session=session, headers=headers, on_progress=on_progress, caller=caller
+                params, session, headers=headers, on_progress=on_progress, caller=caller, repeatable=False
             )
         except UnusableAnswer as error:
             if "task" in params:
@@ -199,15 +199,15 @@ class McpConnector(ServerFeatures):
         return Started(run_id=str(key), snapshot=ended)
 
     async def _call_and_answer(
-        self, params: dict[str, Any], *, caller: RunCaller | None, **options: Any
+        self, params: dict[str, Any], session: McpSession, **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
         """A call with all its rounds of questions."""
         given: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
-            answer = await self._call(params | given, caller=caller, **options)
+            answer = await self._call(params | given, session, **options)
             if answer.get("resultType") != "input_required":
                 return answer
-            responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
+            responses = await self._questions.answer_all(answer.get("inputRequests") or {}, options["caller"])
             given = {"inputResponses": responses}
             if not responses:
                 # The server requests another call later, with its state only.
@@ -218,9 +218,11 @@ class McpConnector(ServerFeatures):
         raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
 
     async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
+        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
+        after which the server may have acted is OutcomeUnknown."""
         try:
-            answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
+            params = {"name": name, "arguments": arguments}
+            answer = await self._call(params, self._session, repeatable=repeatable)
         except UnusableAnswer as error:
             raise error if repeatable else OutcomeUnknown(error.message) from None
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
@@ -250,35 +252,18 @@ class McpConnector(ServerFeatures):
     async def aclose(self) -> None:
         if self._listed is not None:
             await self._listed.aclose()
-        for session in filter(None, (self._session, self._with_handshake)):
-            await session.aclose()
-        for http in self._https:
-            await http.aclose()
+        for opened in reversed(self._opened):
+            await opened.aclose()
 
     async def _call(
-        self,
-        params: dict[str, Any],
-        *,
-        session: McpSession | None = None,
-        repeatable: bool = False,
-        headers: dict[str, str] | None = None,
-        on_progress: OnProgress | None = None,
-        caller: RunCaller | None = None,
+        self, params: dict[str, Any], session: McpSession, **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
-        config = self._config
+        config, options["name"] = self._config, params["name"]
+        seconds = config.request_timeout_seconds if options["repeatable"] else config.call_timeout_seconds
         try:
-            return await (session or self._session).request(
-                "tools/call",
-                params,
-                silence=config.request_timeout_seconds if repeatable else config.call_timeout_seconds,
-                repeatable=repeatable,
-                name=params["name"],
-                headers=headers,
-                on_progress=on_progress,
-                caller=caller,
-            )
+            return await session.request("tools/call", params, silence=seconds, **options)
         except Rejected as error:
-            await self._questions.open_pages(error, caller)
+            await self._questions.open_pages(error, options.get("caller"))
             return {"resultType": "input_required"}  # By another call
 
     def _make_session(self, first_era: Era | None = None) -> McpSession:
@@ -291,7 +276,7 @@ class McpConnector(ServerFeatures):
                 failures=failures,
                 stream_news=lambda news: self._note_stream(session, news),
             )
-            self._https.append(http)
+            self._opened.append(http)
             open_transport: OpenTransport = partial(open_http, config, http)
         else:
             command_line(config)
@@ -309,6 +294,7 @@ class McpConnector(ServerFeatures):
             on_listing_changed=self._tell_listeners,
             first_era=first_era,
         )
+        self._opened.append(session)
         return session
 
     async def _session_for(self, workflow: WorkflowRef, caller: RunCaller | None) -> McpSession:
@@ -360,13 +346,7 @@ def _may_have_tools(era: Era) -> bool:
     return "tools" in era.capabilities or not {"prompts", "resources"} & era.capabilities.keys()
 
 
-class CallTool(Protocol):
-    def __call__(
-        self, name: str, arguments: dict[str, Any], *, repeatable: bool
-    ) -> Awaitable[dict[str, Any]]:
-        """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
-        after which the server may have acted is OutcomeUnknown."""
-        ...
+CallTool = Callable[..., Awaitable[dict[str, Any]]]  # See `McpConnector._call_tool`
 
 
 class ListedWorkflows:

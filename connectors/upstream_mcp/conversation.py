@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from uuid import uuid4
 
 import mcp_types
@@ -90,6 +90,16 @@ class Era:
     def is_modern(self) -> bool:
         """Whether the protocol is stateless, so that each request identifies its client."""
         return self.version in versions.MODERN_PROTOCOL_VERSIONS
+
+
+class RequestOptions(TypedDict, total=False):
+    """See `Conversation.request`."""
+
+    repeatable: bool
+    name: str
+    headers: Mapping[str, str] | None
+    on_progress: OnProgress | None
+    caller: RunCaller | None
 
 
 class SessionLost(Exception):
@@ -253,9 +263,7 @@ class Conversation:
 
     def _masked(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """With secrets masked."""
-        body = json.dumps(message, ensure_ascii=False).encode()
-        masked: dict[str, Any] = self._redactor.answer(message, body)
-        return masked
+        return as_object(self._redactor.answer(message, json.dumps(message, ensure_ascii=False).encode()))
 
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -270,9 +278,7 @@ class Conversation:
         """Whether it was a log message. Handled at once, since the call's answer may follow directly."""
         if method != LOG_MESSAGE:
             return False
-        if params is not None and self._logs.is_wanted(params):
-            self._logs.pass_on(self._masked(params))
-        else:
+        if params is None or not self._logs.pass_on(params, self._masked):
             text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
             logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
         return True

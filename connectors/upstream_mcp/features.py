@@ -117,23 +117,19 @@ class ServerFeatures:
         try:
             answer = await self._session.request(method, params, name=name, caller=caller)
         except Rejected as error:
-            if not (pages := self._questions.pages_to_open(error, given)):
+            if not (asked := self._questions.pages_to_open(error, given)):
                 raise
-            return {"resultType": "input_required", "inputRequests": pages, "requestState": None}
-        kind = answer.get("resultType", "complete")
-        if kind == "complete":
-            return answer
-        if kind != "input_required" or caller is None:
-            raise Unsupported(
-                f"The server asks for input before it answers {method}, which this client cannot provide."
-            )
-        asked = self._questions.admissible(answer.get("inputRequests") or {}, caller)
-        state = answer.get("requestState")
-        return {
-            "resultType": kind,
-            "inputRequests": asked,
-            "requestState": state if isinstance(state, str) else None,
-        }
+            answer = {}
+        else:
+            kind = answer.get("resultType", "complete")
+            if kind == "complete":
+                return answer
+            if kind != "input_required" or caller is None:
+                reason = f"The server asks for input before it answers {method}"
+                raise Unsupported(f"{reason}, which this client cannot provide.")
+            asked = self._questions.admissible(answer.get("inputRequests") or {}, caller)
+        state = answer.get("requestState") if isinstance(answer.get("requestState"), str) else None
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": state}
 
 
 async def _refuse_all(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -140,17 +140,15 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                 response = await carry_out(request)
             exchange.status, exchange.headers = response.status_code, response.headers
             return await self._answer(request, sent, response, exchange)
-        except (HttpFailure, UnusableAnswer) as failure:
-            return self._failed(request, exchange, failure)
+        except (HttpFailure, UnusableAnswer) as error:
+            failure: HttpFailure | UnusableAnswer = error
         except ConnectorError as error:
-            return self._failed(request, exchange, HttpFailure(exchange, unsent=error))
+            failure = HttpFailure(exchange, unsent=error)
         except TRANSPORT_ERRORS as error:
-            limits = HttpLimits(
-                connect_seconds=self._limits.connect_seconds,
-                read_seconds=silence or 0,
-                max_connections=MAX_CONNECTIONS,
-            )
-            return self._failed(request, exchange, HttpFailure(exchange, failure_reason(error, limits)))
+            limits = replace(self._limits, read_seconds=silence or 0)
+            failure = HttpFailure(exchange, failure_reason(error, limits))
+        status = exchange.status if exchange.status >= 400 else 502
+        return httpx2.Response(status, json=self._failures.write(failure), request=request)
 
     async def aclose(self) -> None:
         await self._authorization.aclose()
@@ -178,9 +176,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         if exchange.refused or media_type == "application/json":
             return await self._whole_answer(request, sent, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
-            most = self._config.max_response_bytes
-            events = _EventStream(request, response, most, self._failures, exchange)
-            headers = dict(response.headers) | EVENTS
+            most, headers = self._config.max_response_bytes, dict(response.headers) | EVENTS
+            events = _EventStream(request, response, exchange, self._failures, most)
             return httpx2.Response(response.status_code, headers=headers, stream=events)
         await response.aclose()
         shown = shorten(self._redactor.text(media_type_as_sent), 50) or "no media type"
@@ -232,66 +229,54 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         same = (target.scheme, target.netloc) == (request.url.scheme, request.url.netloc)
         return same and not target.userinfo and exchange.status in (307, 308)
 
-    def _failed(
-        self, request: httpx2.Request, exchange: Exchange, failure: HttpFailure | UnusableAnswer
-    ) -> httpx2.Response:
-        status = exchange.status if exchange.status >= 400 else 502
-        return httpx2.Response(status, json=self._failures.write(failure), request=request)
 
-
+@dataclass(eq=False)
 class _EventStream(httpx2.AsyncByteStream):
     """The events of a stream in a form that the SDK reads, within the limits of size and rate."""
 
-    def __init__(
-        self,
-        request: httpx2.Request,
-        response: httpx2.Response,
-        most: int,
-        failures: TransportFailures,
-        exchange: Exchange,
-    ) -> None:
-        self._request = request
-        self._response = response
-        self._most = most
-        self._failures = failures
-        self._exchange = exchange
-        self._call_id = sent_call.get()
-        self._is_over = False
-        self._odd: UnusableAnswer | None = None  # What came last, if it is no message
+    request: httpx2.Request
+    response: httpx2.Response
+    exchange: Exchange
+    failures: TransportFailures
+    most: int
+    is_over: bool = False
+    odd: UnusableAnswer | None = None  # What came last, if it is no message
+    call_id: str = field(default_factory=sent_call.get)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         gate, can_resume = rate_limits.FloodGate(), False
-        lines = httpx2.Response(200, headers=EVENTS, content=self._lines(), request=self._request)
+        lines = httpx2.Response(200, headers=EVENTS, content=self._lines(), request=self.request)
         try:
-            async for event in httpx2.EventSource(lines, max_event_size=self._most):
+            async for event in httpx2.EventSource(lines, max_event_size=self.most):
                 data = event.data.encode()
                 if not gate.admits(data):
                     continue
                 message = self._read(data) if event.event == "message" else None
-                if self._is_over and (message is None or not is_answer(message)):
+                if self.is_over and (message is None or not is_answer(message)):
                     # The event is not complete. A resumed stream repeats it.
                     break
                 can_resume = bool(event.id)
                 yield _as_event(event, message)
-            if self._odd is not None and not can_resume:
-                yield _as_event(httpx2.ServerSentEvent(), self._failures.write(self._odd))
+            if self.odd is not None and not can_resume:
+                yield self._end(self.odd)
         except httpx2.SSEError:
-            yield self._end(_too_large(self._most))
+            yield self._end(HttpFailure(self.exchange, problem=_too_large(self.most)))
         except rate_limits.TooManyMessages:
-            yield self._end("the server sends messages faster than they can be read.")
+            problem = "the server sends messages faster than they can be read."
+            yield self._end(HttpFailure(self.exchange, problem=problem))
 
     async def _lines(self) -> AsyncIterator[bytes]:
         """The stream with LF at the end of each line: after CR, the parser would wait for the next byte, and
         the server perhaps for an answer."""
         received, began, after_cr = 0, time.monotonic(), False
-        async for chunk in unbroken(self._response):
+        async for chunk in unbroken(self.response):
             received += len(chunk)
-            if received > self._most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
+            if received > self.most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
                 raise httpx2.SSEError("larger than the limit")
             text = chunk.removeprefix(b"\n") if after_cr else chunk
             after_cr = chunk.endswith(b"\r")
             yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self._is_over = True
+        self.is_over = True
         # An answer may be complete, and only the end of its event be missing.
         yield b"\n\n"
 
@@ -303,20 +288,19 @@ class _EventStream(httpx2.AsyncByteStream):
         except UnreadableJSON:
             return None
         except UnusableAnswer as answer:
-            return self._failures.write(answer)
-        self._odd = None if message else UnusableAnswer("it is not an MCP message", message)
-        if message is not None and self._call_id and message.get("method") in MARKED:
+            return self.failures.write(answer)
+        self.odd = None if message else UnusableAnswer("it is not an MCP message", message)
+        if message is not None and self.call_id and message.get("method") in MARKED:
             params = as_object(message.get("params"))
-            meta = as_object(params.get("_meta")) | {CALL: self._call_id}
+            meta = as_object(params.get("_meta")) | {CALL: self.call_id}
             return message | {"params": params | {"_meta": meta}}
         return message
 
-    def _end(self, problem: str) -> bytes:
-        failure = self._failures.write(HttpFailure(self._exchange, problem=problem))
-        return _as_event(httpx2.ServerSentEvent(), failure)
+    def _end(self, failure: HttpFailure | UnusableAnswer) -> bytes:
+        return _as_event(httpx2.ServerSentEvent(), self.failures.write(failure))
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self.response.aclose()
 
 
 def _as_event(event: httpx2.ServerSentEvent, message: dict[str, Any] | None) -> bytes:
@@ -442,8 +426,7 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
     """MCP demands 404 for a lost session; some servers answer 410, or 400 with a reason."""
     if exchange.status in (404, 410):
         return has_session
-    error = message.get("error")
-    code = error.get("code") if isinstance(error, dict) else None
+    code = as_object(message.get("error")).get("code")
     if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))

@@ -61,8 +61,7 @@ def read_error(
 
 def _call_id_in(params: Mapping[str, Any]) -> str:
     """Empty for a message that does not name its call."""
-    meta = params.get("_meta")
-    return str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+    return str(as_object(params.get("_meta")).get(CALL) or "")
 
 
 class Questions:
@@ -191,21 +190,19 @@ class CallLogs:
             self._under_way.remove(call_id)
             self._calls.pop(call_id, None)
 
-    def is_wanted(self, params: Mapping[str, Any]) -> bool:
-        """Cheaper than checking and masking the message."""
-        return self._find(params) is not None
-
-    def pass_on(self, params: Mapping[str, Any]) -> None:
-        """A message with secrets masked."""
-        if (caller := self._find(params, take=True)) is None:
-            return
+    def pass_on(self, params: Mapping[str, Any], mask: Callable[[Any], dict[str, Any]] = dict) -> bool:
+        """Whether a caller gets the message. `mask` hides secrets; it costs more than to find the caller."""
+        if (caller := self._find(params)) is None:
+            return False
+        params = mask(params)
         data, logger = params.get("data"), params.get("logger")
         if len(text := json.dumps(data, ensure_ascii=False)) > LONGEST_DATA:
             data = shorten(data if isinstance(data, str) else text, LONGEST_DATA)
         name = shorten(printable(logger), 200) if isinstance(logger, str) else ""
         caller.log(LogMessage(level=params["level"], data=data, logger=name))
+        return True
 
-    def _find(self, params: Mapping[str, Any], *, take: bool = False) -> RunCaller | None:
+    def _find(self, params: Mapping[str, Any]) -> RunCaller | None:
         call_id = _call_id_in(params)
         if not call_id and len(self._under_way) == 1 and len(self._callers) == 1:
             # Over stdio, and on a session's own stream, messages do not name their call. It may be a late
@@ -217,4 +214,4 @@ class CallLogs:
         level = params.get("level")
         if not isinstance(level, str) or not covers_level(caller.log_level, level):
             return None
-        return None if take and not bucket.take() else caller
+        return caller if bucket.take() else None

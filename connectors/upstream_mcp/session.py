@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 from loguru import logger
@@ -24,8 +24,13 @@ from connectors.errors import (
     backoff_seconds,
 )
 from connectors.network.redaction import Redactor
-from connectors.protocol import RunCaller
-from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
+from connectors.upstream_mcp.conversation import (
+    Conversation,
+    Era,
+    RequestOptions,
+    SessionLost,
+    TransportFailures,
+)
 from connectors.upstream_mcp.run_callers import Questions
 from telemetry.traces import begin_apart
 
@@ -76,26 +81,14 @@ class McpSession:
         params: Mapping[str, Any] | None = None,
         *,
         silence: float | None = None,
-        repeatable: bool = True,
-        name: str = "",
-        headers: Mapping[str, str] | None = None,
-        on_progress: OnProgress | None = None,
-        caller: RunCaller | None = None,
+        **options: Unpack[RequestOptions],
     ) -> dict[str, Any]:
         """Like `Conversation.request`, repeated in a new conversation if the server lost the session."""
+        silence = silence or self._request_seconds
         for is_last in (False, True):
             async with self._conversation() as owned:
                 try:
-                    return await owned.conversation.request(
-                        method,
-                        params,
-                        silence=silence or self._request_seconds,
-                        repeatable=repeatable,
-                        name=name,
-                        headers=headers,
-                        on_progress=on_progress,
-                        caller=caller,
-                    )
+                    return await owned.conversation.request(method, params, silence=silence, **options)
                 except (Unreachable, OutcomeUnknown) as error:
                     if owned.task is not None and owned.conversation.ended.is_set():
                         await asyncio.wait({owned.task}, timeout=1.0)

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -36,16 +36,6 @@ ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + ID +
 ID_AT_END = re.compile(ID + rb"\}\s*\Z")
 EXIT_SECONDS = 2.0  # After its input closes, and again after SIGTERM
 STDERR_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class UnusableMessage:
-    problem: str
-    session_is_gone: bool = False
-
-    def error(self, *, repeatable: bool) -> ConnectorError:
-        kind = InvalidAnswer if repeatable else OutcomeUnknown
-        return kind(self.problem)
 
 
 @dataclass(slots=True)
@@ -134,8 +124,7 @@ async def _read_messages(
                 for line in lines.feed(chunk):
                     if isinstance(line, bytes) and not gate.admits(line):
                         continue
-                    message = line.failure(failures) if isinstance(line, _TooLong) else _read(line, failures)
-                    if message is None:
+                    if (message := _read(line, failures)) is None:
                         continue
                     # Keep reading: a full pipe would keep the program from exiting.
                     with contextlib.suppress(*reader_gone):
@@ -144,8 +133,10 @@ async def _read_messages(
                         )
 
 
-def _read(line: bytes, failures: TransportFailures) -> dict[str, Any] | None:
+def _read(line: "bytes | _TooLong", failures: TransportFailures) -> dict[str, Any] | None:
     """The message, or the failure that its answer is; None for what is neither."""
+    if isinstance(line, _TooLong):
+        return failures.write(line, request_id=line.request_id)
     try:
         return read_message(line)
     except UnreadableJSON:
@@ -233,11 +224,16 @@ class _TooLong:
     start: bytes
     end: bytes
     most: int
+    session_is_gone: ClassVar[bool] = False
 
-    def failure(self, failures: TransportFailures) -> dict[str, Any]:
+    @property
+    def request_id(self) -> int | str | None:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
-        problem = UnusableMessage(f"The server's answer is larger than {self.most:,} bytes.")
-        return failures.write(problem, request_id=json.loads(found[1]) if found else None)
+        return json.loads(found[1]) if found else None
+
+    def error(self, *, repeatable: bool) -> ConnectorError:
+        kind = InvalidAnswer if repeatable else OutcomeUnknown
+        return kind(f"The server's answer is larger than {self.most:,} bytes.")
 
 
 @dataclass(slots=True)

@@ -43,9 +43,8 @@ def prepare_call(
     server expects arguments."""
     needed = as_object(workflow.metadata.get(METADATA_KEY))
     parameters: dict[str, Any] = {"name": workflow.id, "arguments": arguments}
-    calls = era.capabilities.get("tasks")
-    for key in ("requests", "tools", "call"):
-        calls = calls.get(key) if isinstance(calls, dict) else None
+    requests = as_object(as_object(era.capabilities.get("tasks")).get("requests"))
+    calls = as_object(requests.get("tools")).get("call")
     if not era.is_modern and calls is not None and needed.get("task") is True:
         parameters["task"] = {"ttl": 86_400_000}  # Milliseconds in which its result can be fetched
     headers = {tuple(path): token for path, token in needed.get("headers", [])}
@@ -96,9 +95,8 @@ class ServerTasks:
             return await self._decline(task_id, snapshot)
         error = task.get("error")
         if snapshot.state is RunState.FAILED and isinstance(error, dict):
-            words, _ = read_error(
-                error.get("code"), str(error.get("message") or snapshot.error), error.get("data")
-            )
+            message = str(error.get("message") or snapshot.error)
+            words, _ = read_error(error.get("code"), message, error.get("data"))
             return replace(snapshot, error=words)
         return snapshot
 
@@ -206,8 +204,7 @@ def _rejected(tool: dict[str, Any], position: int, reason: str) -> RejectedDefin
 
 def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:
     """`task`: run calls as tasks; `headers`: arguments to send as headers, too."""
-    execution = tool.get("execution")
-    support = execution.get("taskSupport") if isinstance(execution, dict) else None
+    support = as_object(tool.get("execution")).get("taskSupport")
     # A task outlives its connection, but callers of a tool with an output schema wait for the result.
     is_best = support == "optional" and not isinstance(tool.get("outputSchema"), dict)
     needed: dict[str, Any] = {"task": support == "required" or is_best}

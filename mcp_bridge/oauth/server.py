@@ -72,11 +72,11 @@ class Scopes(BaseScopes):  # type: ignore[misc]
         return sorted(OF_EVERY_USER)
 
 
-unread: ContextVar[str] = ContextVar("unread", default="")
+client_fault: ContextVar[str] = ContextVar("client_fault", default="")
 """Why the description or the address of this request's client cannot be used; shown to its user."""
 
 
-class InvalidClient(Exception):
+class InvalidClient(CIMDError):  # type: ignore[misc]
     """The client's metadata cannot be used."""
 
 
@@ -85,8 +85,8 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
 
     def validate_redirect_uri(self, client_id: str, redirect_uri: str, request: Any, *_: Any) -> bool:
         """Checked again because an operator may have removed its scheme since it was registered."""
-        unread.set(_objection_to(redirect_uri))
-        return not unread.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
+        client_fault.set(_objection_to(redirect_uri))
+        return not client_fault.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
 
     def get_default_redirect_uri(self, client_id: str, request: Any, *_: Any) -> str | None:
         address: str = super().get_default_redirect_uri(client_id, request)
@@ -139,7 +139,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
                 self._save_another(token, request, used)
                 return
             if used is not None:
-                _replace(used)
+                _retire(used)
             super().save_bearer_token(token, request, *args, **kwargs)
 
     def revoke_token(self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -169,7 +169,7 @@ def _narrowed(requested: str, available: Iterable[str], request: Any) -> list[st
     return scopes
 
 
-def _replace(token: Any) -> None:
+def _retire(token: Any) -> None:
     """The toolkit would delete its access token at once, which another process of the client may be using. It
     ends early enough for that process to renew it within the grace period."""
     now = timezone.now()
@@ -224,11 +224,15 @@ class DocumentReader:
 
     def fetch(self, client_id: str) -> tuple[dict[str, Any], int]:
         try:
-            return _usual_metadata(asyncio.run(_read_document(client_id))), DOCUMENT_AGE
+            document = asyncio.run(_read_document(client_id))
+            checked = check_metadata(document)
         except CIMDError as problem:
-            unread.set(f"The application is described at {client_id}, which cannot be used: {problem}")
-            logger.warning("{} {} {}", unread.get(), problem.__cause__ or "", ADVICE)
+            client_fault.set(f"The application is described at {client_id}, which cannot be used: {problem}")
+            logger.warning("{} {} {}", client_fault.get(), problem.__cause__ or "", ADVICE)
             raise
+        # Documents list all capabilities of a client; only one grant type is used here.
+        checked |= {"client_id": document.get("client_id"), "grant_types": ["authorization_code"]}
+        return checked, DOCUMENT_AGE
 
 
 async def _read_document(address: str) -> dict[str, Any]:
@@ -274,15 +278,6 @@ async def _reason_for_user(error: ConnectorError, policy: AddressPolicy, address
     return "its host cannot be reached at a public address"
 
 
-def _usual_metadata(document: dict[str, Any]) -> dict[str, Any]:
-    """Documents list all capabilities of a client; only one grant type is used here. Raises CIMDError."""
-    try:
-        checked = check_metadata(document)
-    except InvalidClient as error:
-        raise CIMDError(str(error)) from None
-    return {"client_id": document.get("client_id"), **checked, "grant_types": ["authorization_code"]}
-
-
 def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
     """`client_name` and `redirect_uris` of RFC 7591 metadata, without the addresses that cannot be used. Null
     counts as absent. Raises InvalidClient."""
@@ -298,9 +293,8 @@ def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
     redirects = document.get("redirect_uris")
     if not isinstance(redirects, list) or not redirects:
         raise InvalidClient("redirect_uris must be a list of addresses.")
-    objections = [_objection_to(redirect) for redirect in redirects]
-    usable = [redirect for redirect, objection in zip(redirects, objections, strict=True) if not objection]
-    left_out = " ".join(sorted({*objections} - {""})[:5])
+    usable = [redirect for redirect in redirects if not _objection_to(redirect)]
+    left_out = " ".join(sorted({*map(_objection_to, redirects)} - {""})[:5])
     if not usable:
         raise InvalidClient(f"redirect_uris: {left_out}")
     if left_out:

@@ -25,6 +25,7 @@ from mcp.server.runner import modern_error_data
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
     MCP_PARAM_HEADER_PREFIX,
+    MCP_PROTOCOL_VERSION_HEADER,
     InboundModernRoute,
     classify_inbound_request,
     find_duplicated_routing_header,
@@ -33,6 +34,7 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CORE_RESULT_TYPES,
+    DEFAULT_NEGOTIATED_VERSION,
     LOG_LEVEL_META_KEY,
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
@@ -55,8 +57,6 @@ from telemetry.metrics import mcp_requests
 
 UNCACHED = (b"cache-control", b"no-store")
 MEMBERS = {"jsonrpc", "id", "method", "params"}
-VERSION_HEADER = "mcp-protocol-version"
-ASSUMED_VERSION = "2025-03-26"  # Of requests without the header, by the specification of Streamable HTTP
 LARGEST_ID = 2**63  # Python converts no integer of more than 4,300 digits
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
@@ -222,21 +222,19 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     headers = dict(reversed(pairs))  # The first of several, as in the SDK.
-    version = headers.get(VERSION_HEADER, ASSUMED_VERSION)
+    version: str | None = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_NEGOTIATED_VERSION)
     if version not in HANDSHAKE_PROTOCOL_VERSIONS:
         if find_duplicated_routing_header(pairs) is not None:
             return None
         route = classify_inbound_request(message, headers=headers)
         version = route.protocol_version if isinstance(route, InboundModernRoute) else None
-    return version if version is not None and _has_valid_params(message, version) else None
-
-
-def _has_valid_params(message: dict[str, Any], version: str) -> bool:
+    if version is None:
+        return None
     try:
         validate_client_request(message["method"], version, message.get("params"))
     except ValidationError:
-        return False
-    return True
+        return None
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +266,8 @@ class DirectCalls:
         meta = sent["_meta"]
         if "progressToken" in meta or LOG_LEVEL_META_KEY in meta:
             return None
-        for name, _ in scope["headers"]:
-            if name.startswith(PARAM_HEADER):
-                return None
+        if any(name.startswith(PARAM_HEADER) for name, _ in scope["headers"]):
+            return None
         try:
             params = CallToolRequestParams.model_validate(sent, by_name=False)
         except ValidationError:

@@ -181,10 +181,7 @@ class McpEndpoint:
         is_whole = first["type"] == "http.request" and not first.get("more_body")
         if is_whole and len(first.get("body", b"")) <= self._largest_body:
             return self._answer_to(scope, first)
-        return partial(self._answer_in_parts, first)
-
-    def _answer_in_parts(self, first: Message, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._limited(scope, with_first(first, receive), send)
+        return lambda scope, receive, send: self._limited(scope, with_first(first, receive), send)
 
     async def _answer_joined(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = await receive()
@@ -199,7 +196,7 @@ class McpEndpoint:
         try:
             message = from_json(body)
         except ValueError:
-            body = mend(body)
+            body = mend(body, "\ufffd")
             try:
                 message = from_json(body)
             except ValueError as problem:

@@ -102,7 +102,7 @@ def _mended(error: ValidationError) -> SessionMessage:
     problem = error.errors(include_url=False)[0]
     if problem["type"] != "json_invalid":
         raise error
-    mended = mend(str(problem["input"]).encode()).decode()
+    mended = mend(str(problem["input"]).encode(), "\ufffd").decode()
     return SessionMessage(jsonrpc_message_adapter.validate_json(mended, by_name=False))
 
 
