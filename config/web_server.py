@@ -494,8 +494,10 @@ class SecurityHeaders:
             policy = policy.replace("form-action 'self'; ", "")
         response.setdefault("Content-Security-Policy", policy)
         # Web clients open the sign-in in a pop-up window, and lose sight of it once a response is isolated.
-        leads_to = (request.path, request.GET.get("next", "").partition("?")[0])
-        if "Location" in response or (is_page and reverse("oauth2_provider:authorize") in leads_to):
+        consent = reverse("oauth2_provider:authorize")
+        on_the_way = (reverse("oauth2_provider:sign-in"), reverse("second-factor"))
+        leads_to = request.GET.get("next", "") if request.path in on_the_way else request.path
+        if "Location" in response or (is_page and leads_to.partition("?")[0] == consent):
             response["Cross-Origin-Opener-Policy"] = "unsafe-none"
         # Files have a header of their own.
         response.setdefault("Cache-Control", "no-store")

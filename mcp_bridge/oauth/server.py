@@ -25,6 +25,7 @@ from oauth2_provider.scopes import BaseScopes
 from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError, InvalidScopeError
 from oauthlib.oauth2.rfc6749.utils import scope_to_list
+from oauthlib.uri_validate import is_absolute_uri
 
 from catalogue.access import Scope
 from connectors.errors import ConnectorError, Misconfigured
@@ -338,8 +339,8 @@ def _objection_to(redirect: Any) -> str:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return f"{shown} is not a valid address."
-    if len(redirect) > LONGEST_REDIRECT or " " in redirect:
-        return f"{shown} is not an address of at most {LONGEST_REDIRECT} characters."
+    if len(redirect) > LONGEST_REDIRECT or not is_absolute_uri(redirect):  # As oauthlib checks requests
+        return f"{shown} is not a valid address of at most {LONGEST_REDIRECT} characters."
     if "#" in redirect or "@" in parts.netloc or "*" in redirect:
         return f"{shown} has a fragment, a user name or a wildcard."
     if parts.scheme not in ("https", "http"):
