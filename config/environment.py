@@ -46,9 +46,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
 MIGRATE_FIRST = f"After an update, run this first: {COMMAND} migrate"
-BROWSERS_OWN = re.compile(  # Or the operating system's: no single application has these
-    "about|blob|chrome.*|content|data|edge|file.*|ftp|https?|intent|jar|mailto|ms-.*|resource|search.*|.*script|"
-    "sms|tel|view-source|wss?"
+BROWSERS_OWN = re.compile(
+    "about|blob|chrome.*|data|file.*|ftp|https?|intent|jar|mailto|ms-.*|resource|search.*|.*script|view-source|wss?"
 )
 SCOPES = ("workflows:read", "workflows:run", "catalogue:read", "catalogue:admin")
 GROUP = "live"  # Marks a changeable field, with its heading

@@ -494,10 +494,9 @@ class SecurityHeaders:
             policy = policy.replace("form-action 'self'; ", "")
         response.setdefault("Content-Security-Policy", policy)
         # Web clients open the sign-in in a pop-up window, and lose sight of it once a response is isolated.
-        consent = reverse("oauth2_provider:authorize")
-        on_the_way = (reverse("oauth2_provider:sign-in"), reverse("second-factor"))
+        on_the_way = map(reverse, ("oauth2_provider:sign-in", "second-factor"))
         leads_to = request.GET.get("next", "") if request.path in on_the_way else request.path
-        if "Location" in response or (is_page and leads_to.partition("?")[0] == consent):
+        if "Location" in response or (is_page and leads_to.startswith(reverse("oauth2_provider:authorize"))):
             response["Cross-Origin-Opener-Policy"] = "unsafe-none"
         # Files have a header of their own.
         response.setdefault("Cache-Control", "no-store")

@@ -330,9 +330,7 @@ def _well_formed(view: View) -> View:
         once = [name for name, values in forms for _ in values if name != "resource"]
         if len(set(once)) < len(once) or any("\0" in value for _, values in forms for value in values):
             return JsonResponse({"error": "invalid_request"}, status=400)
-        request.META["QUERY_STRING"] = (
-            request.GET.urlencode()
-        )  # oauthlib fails on invalid escapes such as %zz
+        request.META["QUERY_STRING"] = request.GET.urlencode()  # oauthlib fails on escapes such as %zz
         return view(request, *args, **kwargs)
 
     return answer

@@ -21,7 +21,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 from django.test import Client
 from django.utils import timezone
@@ -691,6 +691,23 @@ def test_a_client_gives_back_the_tokens_of_all_its_processes(agent: Agent, whose
         assert agent.refresh().json()["error"] == "invalid_grant"
 
 
+def test_a_client_gives_back_also_the_tokens_of_a_renewal_under_way(agent: Agent, anna: User) -> None:
+    agent.connect("anna")
+    form = {"token": agent.tokens["refresh_token"], "client_id": agent.client_id}
+    give_back = threading.Thread(target=agent.browser.post, args=("/oauth/revoke",), kwargs={"data": form})
+    with transaction.atomic():
+        used = RefreshToken.objects.select_for_update().get()
+        owner = {"user": anna, "application": used.application}
+        access = AccessToken.objects.create(**owner, token="wfo_new", expires=timezone.now())
+        family = {"token_family": used.token_family, "access_token": access}
+        renewed = RefreshToken.objects.create(**owner, **family, token="wfr_new")
+        give_back.start()
+        give_back.join(timeout=1)
+    give_back.join()
+    renewed.refresh_from_db()
+    assert renewed.revoked is not None and not AccessToken.objects.exists()
+
+
 def test_another_client_gives_back_none_of_them(agent: Agent, mcp_server: McpServer) -> None:
     agent.connect("anna")
     other = Agent(mcp_server)
@@ -999,7 +1016,7 @@ def test_a_page_that_opens_the_sign_in_in_a_pop_up_sees_when_it_ends(agent: Agen
     asking = "?next=/oauth/authorize"
     for path in (
         *("/oauth/sign-in", "/oauth/applications", "/admin/login/", "/oauth/sign-in?next=/admin/"),
-        *(f"/oauth/applications{asking}", f"/admin/login/{asking}", f"/oauth/sign-in{asking}d"),
+        *(f"/oauth/applications{asking}", f"/admin/login/{asking}"),
     ):
         assert isolation(agent.browser.get(path)) == "same-origin", path
 
