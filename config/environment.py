@@ -46,7 +46,9 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
 MIGRATE_FIRST = f"After an update, run this first: {COMMAND} migrate"
-BROWSERS_OWN = re.compile("about|blob|chrome.*|data|file.*|ftp|https?|intent|.*script|view-source|wss?")
+BROWSERS_OWN = re.compile(
+    "about|blob|chrome.*|data|file.*|ftp|https?|intent|jar|mailto|ms-.*|resource|search.*|.*script|view-source|wss?"
+)
 SCOPES = ("workflows:read", "workflows:run", "catalogue:read", "catalogue:admin")
 GROUP = "live"  # Marks a changeable field, with its heading
 

@@ -159,7 +159,7 @@ class _Asked:
         if self.credentials.get("code_challenge_method") != "S256":
             self._refuse(InvalidRequestError(description="PKCE with S256 is required."))
         try:
-            self.resource = server.canonical_resource(request.GET.getlist("resource"))
+            self.resource = server.canonical_resource(filter(None, request.GET.getlist("resource")))
             self.slug = grants.slug_of(self.resource)
         except ValueError:
             self._refuse(_foreign_resource())
@@ -203,7 +203,7 @@ class _Asked:
             "toolset": None if self.slug is None else catalogue.toolsets[self.slug].toolset,
             "may_run": Scope.RUN in self.scopes or Scope.ADMIN in self.scopes,
             "extra": [Scope(scope).label for scope in self.scopes if scope not in grants.OF_EVERY_USER],
-            "returns_here": not self.redirect.startswith("https:"),
+            "returns_here": urlsplit(self.redirect).scheme != "https",
             "target": _origin_of(self.redirect),
             "described_by": urlsplit(self.application.client_id).hostname if by_document else "",
         }
@@ -330,6 +330,7 @@ def _well_formed(view: View) -> View:
         once = [name for name, values in forms for _ in values if name != "resource"]
         if len(set(once)) < len(once) or any("\0" in value for _, values in forms for value in values):
             return JsonResponse({"error": "invalid_request"}, status=400)
+        request.META["QUERY_STRING"] = request.GET.urlencode()  # oauthlib fails on escapes such as %zz
         return view(request, *args, **kwargs)
 
     return answer

@@ -302,15 +302,15 @@ def resource_url(slug: str | None = None) -> str:
 
 
 def own_origins() -> list[str]:
-    """The public address, and the same with each other name that Django serves, such as 127.0.0.1. Not with
-    patterns, nor with a name of the user's machine for another one: others may serve there."""
-    public = urlsplit(settings.PUBLIC_URL)
+    """The public address, and the same with each other name that Django serves, such as 127.0.0.1, as
+    browsers write them. Not with patterns, nor with a name of the user's machine for another one: others may
+    serve there."""
+    public = urlsplit(settings.PUBLIC_URL.lower())
     port = "" if public.port is None else f":{public.port}"
     foreign = () if public.hostname in LOOPBACK else LOOPBACK
-    names = [
-        name for name in settings.ALLOWED_HOSTS if name[0] not in "*." and name.strip("[]") not in foreign
-    ]
-    return [settings.PUBLIC_URL, *(f"{public.scheme}://{name}{port}" for name in names)]
+    served = map(str.lower, settings.ALLOWED_HOSTS)
+    names = [name for name in served if name[0] not in "*." and name.strip("[]") not in foreign]
+    return [public.geturl(), *(f"{public.scheme}://{name}{port}" for name in names)]
 
 
 def asked_origin(host: str) -> str:

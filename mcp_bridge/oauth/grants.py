@@ -38,8 +38,8 @@ def scopes_of(user: User, *, toolset: str | None = None) -> frozenset[str]:
 def slug_of(resource: str) -> str | None:
     """The slug of a resource's toolset; None: everything exposed, as for the addresses of MCP and of the
     server. Raises ValueError for foreign resources."""
-    parts, plain = urlsplit(resource), resource.rstrip("/")
-    origin = f"{parts.scheme}://{parts.netloc}"
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(resource)).lower()
+    plain = resource[: len(origin)].lower() + resource[len(origin) :].rstrip("/")
     if origin in own_origins() and plain in (origin, f"{origin}/mcp"):
         return None
     slug = plain.removeprefix(f"{origin}/mcp/")

@@ -25,6 +25,7 @@ from oauth2_provider.scopes import BaseScopes
 from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError, InvalidScopeError
 from oauthlib.oauth2.rfc6749.utils import scope_to_list
+from oauthlib.uri_validate import is_absolute_uri
 
 from catalogue.access import Scope
 from connectors.errors import ConnectorError, Misconfigured
@@ -143,11 +144,15 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
             super().save_bearer_token(token, request, *args, **kwargs)
 
     def revoke_token(self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any) -> None:
-        """With those of other processes of the client, which come from the same consent (RFC 7009, 2.1)."""
+        """With those of other processes of the client, which come from the same consent (RFC 7009, 2.1). The
+        lock waits for renewals under way, whose tokens would otherwise not be seen."""
         checksum = hashlib.sha256(token.encode()).hexdigest()
         of_it = Q(token_checksum=checksum) | Q(access_token__token_checksum=checksum)
-        for sibling in RefreshToken.objects.filter(of_it, application=request.client):
-            RefreshToken.revoke_family(sibling.token_family)
+        families = RefreshToken.objects.filter(of_it, application=request.client).values("token_family")
+        siblings = RefreshToken.objects.filter(token_family__in=families).order_by("pk")
+        with transaction.atomic():
+            for family in {sibling.token_family for sibling in siblings.select_for_update()}:
+                RefreshToken.revoke_family(family)
 
     def _save_another(self, token: Any, request: Any, used: Any) -> None:
         """In the same family. The toolkit would answer with the first pair, of which only hashes are kept."""
@@ -325,15 +330,14 @@ def register(document: dict[str, Any]) -> Application:
 def _objection_to(redirect: Any) -> str:
     """A sentence; empty for an address that can be used."""
     shown = ascii(redirect)[:LONGEST_REDIRECT]
-    if not isinstance(redirect, str) or not redirect.isascii() or not redirect.isprintable():
-        return f"{shown} is not an address in ASCII."
+    is_plain = isinstance(redirect, str) and len(redirect) <= LONGEST_REDIRECT and redirect.isascii()
+    if not is_plain or not redirect.isprintable() or not is_absolute_uri(redirect):
+        return f"{shown} is not a valid address of at most {LONGEST_REDIRECT} characters in ASCII."
     try:
         parts = urlsplit(redirect)
         host, _ = parts.hostname, parts.port
     except ValueError:
         return f"{shown} is not a valid address."
-    if len(redirect) > LONGEST_REDIRECT or " " in redirect:
-        return f"{shown} is not an address of at most {LONGEST_REDIRECT} characters."
     if "#" in redirect or "@" in parts.netloc or "*" in redirect:
         return f"{shown} has a fragment, a user name or a wildcard."
     if parts.scheme not in ("https", "http"):

@@ -89,7 +89,7 @@ ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"conte
 """Headers that may not be repeated: a proxy may read the first one, and this server the last."""
 UNREACHABLE_ORIGIN = re.compile(
     r"https?://(([a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
-    r"|(?!https?:|file:)[a-z][a-z0-9+.-]*://[^/@]+"
+    r"|(?!(https?|ftp|ip[fn]s|file|content):)[a-z][a-z0-9+.-]*://[^/@]+"
 )
 """Of this machine, or with an application's own scheme: no name in the DNS gives it to a page."""
 LONGEST_HOST = 300
@@ -434,7 +434,7 @@ def check_headers(scope: Scope) -> Response | None:
     if (
         origin
         and not UNREACHABLE_ORIGIN.fullmatch(origin)
-        and origin not in ({*map(str.lower, own_origins()), *allowed_origins()})
+        and origin not in {*own_origins(), *allowed_origins()}
     ):
         text = "Refused a request from a web page of {!r}."
         logger.bind(recurring=REFUSED).warning(text, origin[:SHOWN_CHARACTERS])

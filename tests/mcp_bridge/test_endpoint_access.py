@@ -71,6 +71,7 @@ FOREIGN_ORIGINS = [
     *("https://evil.example", "null", "http://localhost.evil.example", "http://localhost:80.evil.example"),
     *("http://localhost@evil.example", "http://evillocalhost", "file://", "http://127.0.0.1.evil.example"),
     *("https://tauri.localhost.evil.example", "app://", "://x", "blob:http://localhost", "http:app://x"),
+    *("ftp://evil.example", "ipfs://bafy", "ipns://evil.example", "content://media"),
 ]
 
 
@@ -227,6 +228,7 @@ NAMES = {
     "[::1]:8000": "http://[::1]:8000",
     "LOCALHOST:8000": PUBLIC,
     "tools.lan:8000": "http://tools.lan:8000",
+    "Shared.LAN:8000": "http://shared.lan:8000",
     # Another service of this machine, a pattern, and a proxy that does not pass the name on.
     "127.0.0.1:9000": PUBLIC,
     "a.example.com:8000": PUBLIC,
@@ -240,7 +242,15 @@ def test_a_resource_has_the_name_by_which_it_is_asked(
 ):
     """RFC 9728, 3.3: a client refuses the description of another. Tokens for all of these are accepted."""
     settings.PUBLIC_URL = PUBLIC
-    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "tools.lan", ".example.com", "*"]
+    settings.ALLOWED_HOSTS = [
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "tools.lan",
+        "Shared.lan",
+        ".example.com",
+        "*",
+    ]
     Toolset.objects.create(slug="sales")
     for host, origin in NAMES.items():
         with subtests.test(host):
@@ -252,7 +262,8 @@ def test_a_resource_has_the_name_by_which_it_is_asked(
             document = plain_http.get(address, headers=headers, timeout=20).json()
             assert document["resource"] == f"{origin}{path}"
             assert document["authorization_servers"] == [PUBLIC]
-            assert canonical_resource([document["resource"]]) == f"{PUBLIC}{path.rstrip('/') or '/mcp'}"
+            for written in (origin, origin.upper(), origin.title()):
+                assert canonical_resource([written + path]) == f"{PUBLIC}{path.rstrip('/') or '/mcp'}"
 
 
 FOREIGN_RESOURCES = [
@@ -265,6 +276,7 @@ FOREIGN_RESOURCES = [
         "http://[",
     ),
     *("http://a.example.com:8000/mcp", "http://*:8000/mcp", "http://127.0.0.1/mcp"),
+    *("http://127.0.0.1:8000/MCP", "http://127.0.0.1:8000/mcp/SALES"),
 ]
 
 
@@ -280,7 +292,8 @@ def test_a_name_of_the_users_machine_is_not_that_of_another_server(mcp_server: M
     settings.PUBLIC_URL = "https://tools.example.com"
     document = mcp_server.get("/.well-known/oauth-protected-resource/mcp").json()
     assert document["resource"] == "https://tools.example.com/mcp"
-    for name in ("localhost", "127.0.0.1", "[::1]"):
+    settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, "LocalHost"]
+    for name in ("localhost", "127.0.0.1", "[::1]", "LocalHost"):
         with pytest.raises(ValueError, match="mcp"):
             slug_of(f"https://{name}/mcp")
 

@@ -14,14 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import httpx2
 import pytest
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 from django.test import Client
 from django.utils import timezone
@@ -436,6 +436,27 @@ def test_the_page_shows_strange_names_for_what_they_are(
     assert f"“<bdi>{reads_as}</bdi>”" in page or not reads_as
 
 
+@pytest.mark.parametrize("state", ["%zz", "a%", "%e2%82", "%u0041", "{a|b}", "%41%2"])
+def test_escapes_that_are_none_are_read_as_characters(agent: Agent, state: str) -> None:
+    """As browsers do, which send them as they are."""
+    agent.register()
+    agent.sign_in("anna")
+    for more in ("", "&scope=everything"):
+        asked = f"{agent.address(state=None, scope=None)}{more}&state={state}"
+        page = agent.browser.get(asked)
+        answer = agent.send(asked, {"allow": "yes"})
+        assert page.status_code == (400 if more else 200)
+        assert carried(answer)["state"] == unquote(state)
+
+
+def test_an_empty_resource_counts_as_none(agent: Agent) -> None:
+    """RFC 6749, 3.1."""
+    agent.register()
+    agent.sign_in("anna")
+    assert agent.redeem(agent.decide(resource="")["code"], resource="").status_code == 200
+    assert agent.ask("tools/list").status_code == 200
+
+
 def test_nothing_skips_the_consent(agent: Agent) -> None:
     agent.connect("anna")
     for more in ({"approval_prompt": "auto"}, {"prompt": "none"}):
@@ -670,6 +691,23 @@ def test_a_client_gives_back_the_tokens_of_all_its_processes(agent: Agent, whose
         assert agent.refresh().json()["error"] == "invalid_grant"
 
 
+def test_a_client_gives_back_also_the_tokens_of_a_renewal_under_way(agent: Agent, anna: User) -> None:
+    agent.connect("anna")
+    form = {"token": agent.tokens["refresh_token"], "client_id": agent.client_id}
+    give_back = threading.Thread(target=agent.browser.post, args=("/oauth/revoke",), kwargs={"data": form})
+    with transaction.atomic():
+        used = RefreshToken.objects.select_for_update().get()
+        owner = {"user": anna, "application": used.application}
+        access = AccessToken.objects.create(**owner, token="wfo_new", expires=timezone.now())
+        family = {"token_family": used.token_family, "access_token": access}
+        renewed = RefreshToken.objects.create(**owner, **family, token="wfr_new")
+        give_back.start()
+        give_back.join(timeout=1)
+    give_back.join()
+    renewed.refresh_from_db()
+    assert renewed.revoked is not None and not AccessToken.objects.exists()
+
+
 def test_another_client_gives_back_none_of_them(agent: Agent, mcp_server: McpServer) -> None:
     agent.connect("anna")
     other = Agent(mcp_server)
@@ -867,6 +905,14 @@ def test_a_client_gives_its_tokens_back(agent: Agent) -> None:
         ({"redirect_uris": ["https://a.example%2eb.example/cb"]}, "invalid_redirect_uri"),
         ({"redirect_uris": ["https://a.example:0x50/cb"]}, "invalid_redirect_uri"),
         ({"redirect_uris": ["https://'self'/cb"]}, "invalid_redirect_uri"),
+        (
+            {"redirect_uris": ['https://a.example/"cb', "https://a.example/{cb}", "https://a.example/c|b"]},
+            "invalid_redirect_uri",
+        ),
+        (
+            {"redirect_uris": ["com.example.app:/<cb>", "https://a.example/%zz", "https://a.example/c\\b"]},
+            "invalid_redirect_uri",
+        ),
         ({"redirect_uris": "https://a.example/cb"}, "invalid_redirect_uri"),
         ({"redirect_uris": None}, "invalid_redirect_uri"),
         ({"redirect_uris": [None, 7, {}]}, "invalid_redirect_uri"),
@@ -891,6 +937,7 @@ def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, 
 HERE, ELSEWHERE = "http://127.0.0.1/cb", "https://a.example/cb"
 MANY = [*(f"{ELSEWHERE}{number}" for number in range(20)), HERE]
 SCHEMES = ["warp://cb", "kiro://kiro.oauth/cb", "com.example.app:/cb", "org.example.app://cb"]
+CAPITALS = ["HTTPS://A.example/cb", "Https://127.0.0.1/cb", "HTTP://127.0.0.1/cb", "Claude://cb"]
 
 
 @pytest.mark.parametrize(
@@ -902,6 +949,8 @@ SCHEMES = ["warp://cb", "kiro://kiro.oauth/cb", "com.example.app:/cb", "org.exam
         ({"redirect_uris": [HERE, HERE]}, [HERE]),
         ({"redirect_uris": MANY}, MANY),
         ({"redirect_uris": SCHEMES}, SCHEMES),
+        ({"redirect_uris": CAPITALS}, CAPITALS),
+        ({"redirect_uris": ["https://[2001:db8::1]:8/c?b=%20'"]}, ["https://[2001:db8::1]:8/c?b=%20'"]),
         ({"client_name": None, "grant_types": None, "logo_uri": None, "scope": None}, [REDIRECT]),
         ({"grant_types": "authorization_code", "contacts": {}, "jwks": 7, "scope": 7}, [REDIRECT]),
         ({"grant_types": []}, [REDIRECT]),
@@ -921,7 +970,7 @@ def test_what_cannot_be_used_of_a_registration_is_left_out_and_said(
         page = agent.browser.get(agent.address(redirect_uri=address))
         assert page.status_code == 200, address
         shown = "a program on this computer" in " ".join(page.text.split())
-        assert shown is not address.startswith("https:"), address
+        assert shown is not address.lower().startswith("https:"), address
 
 
 def test_an_operator_decides_which_desktop_applications_sign_users_in(
@@ -964,7 +1013,11 @@ def test_a_page_that_opens_the_sign_in_in_a_pop_up_sees_when_it_ends(agent: Agen
         assert isolation(agent.browser.get(agent.address(**changes))) == "unsafe-none"
     assert isolation(agent.send(agent.address(), {"allow": "yes"})) == "unsafe-none"
     assert isolation(agent.browser.get(f"/admin/second-factor/?next={agent.address()}")) == "unsafe-none"
-    for path in ("/oauth/sign-in", "/oauth/applications", "/admin/login/", "/oauth/sign-in?next=/admin/"):
+    asking = "?next=/oauth/authorize"
+    for path in (
+        *("/oauth/sign-in", "/oauth/applications", "/admin/login/", "/oauth/sign-in?next=/admin/"),
+        *(f"/oauth/applications{asking}", f"/admin/login/{asking}"),
+    ):
         assert isolation(agent.browser.get(path)) == "same-origin", path
 
 
