@@ -23,7 +23,10 @@ ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
 HEX = r"[0-9a-fA-F]{2}"
-PAIR_OR_HALF = re.compile(rf"\\(?:u[dD][89abAB]{HEX}\\u[dD][c-fC-F]{HEX}|(u[dD][89a-fA-F]{HEX})|.)".encode())
+OTHER_TEXT = r"(?:[^\\]|\\(?!u[dD][89a-fA-F]).)++"  # One match: a call for each escape is slow
+PAIR_OR_HALF = re.compile(
+    rf"{OTHER_TEXT}|\\(?:u[dD][89abAB]{HEX}\\u[dD][c-fC-F]{HEX}|(u[dD][89a-fA-F]{HEX})|.)".encode(), re.DOTALL
+)
 NO_CHARACTER = "half of a surrogate pair, which is not a character"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
