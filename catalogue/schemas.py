@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 from pydantic_core import to_json
@@ -41,6 +42,7 @@ AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kil
 KINDS = jsonschema_rs.ValidationErrorKind
 COMPILED = re.compile(r'"(?:\$|pattern)|\\ud')
 """In the JSON of a schema with references, names, patterns or halves of surrogate pairs."""
+ADDRESSES = jsonschema_rs.validator_for({"format": "uri-reference"}, validate_formats=True)
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
 Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 
@@ -114,7 +116,7 @@ def _usable(text: str, *, mends: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def _leave_out_keywords(schema: dict[str, Any]) -> list[str]:
-    """Remove values that the dialect does not allow, and references that lead nowhere; name them."""
+    """Remove what the dialect does not allow, and name it."""
     dialect = schema["$schema"] if isinstance(schema.get("$schema"), str) else DIALECTS[-1]
     scheme = "https" if "/draft/" in dialect else "http"  # Of the metaschema's own address
     url, gone = f"{scheme}://{dialect.partition('://')[2]}", []
@@ -128,10 +130,23 @@ def _leave_out_keywords(schema: dict[str, Any]) -> list[str]:
             else:
                 del part[name]
             gone.append(pointer_of([*path, name]))
-    targets = Places.of(schema, nodes := subschemas(schema))
+    return gone + _mend_addresses(schema)
+
+
+def _mend_addresses(schema: dict[str, Any]) -> list[str]:
+    """Remove names of schemas that are no URIs, and references that lead nowhere; name them."""
+    nodes = subschemas(schema)
+    gone = [
+        f"{key} {node.pop(key)[:100]!r}"
+        for node in nodes
+        for key in ("$id", "id")
+        if not ADDRESSES.is_valid(node.get(key))
+    ]
+    targets = Places.of(schema, nodes)
     for node, key in [(node, key) for node in nodes for key in REFERENCES if key in node]:
         try:
             targets.find(node[key], schema)
+            node[key] = quote(node[key], safe="%:/?#@!$&'()*+,;=~")  # As for a type `List<Row>`
         except (BrokenSchema, AttributeError):
             gone.append(f"{key} {str(node.pop(key))[:100]!r}")
     return gone

@@ -187,15 +187,16 @@ def is_nested_deeper(data: bytes, max_depth: int) -> bool:
     return max(accumulate(STEP[byte] for byte in brackets), default=0) > max_depth
 
 
-def parse_top_level(data: bytes) -> dict[str, Any]:
-    """An object's members, with null for objects and arrays, at any depth. Raises UnreadableJSON."""
-    if (cut := _without_deep_values(data, 1)) is None:
+def parse_top_level(data: bytes, *, depth: int = 1) -> dict[str, Any]:
+    """An object's members, with null for objects and arrays below `depth`. Raises UnreadableJSON."""
+    if (cut := _without_deep_values(data, depth)) is None:
         raise UnreadableJSON("The JSON is not an object that contains objects or arrays.")
     mark, shallow = cut
-    members = parse_json(shallow, max_depth=1)
+    shallow = shallow.replace(json.dumps(mark).encode(), b"null")
+    members = parse_json(shallow, max_depth=depth, lenient=True)
     if not isinstance(members, dict):
         raise UnreadableJSON("The JSON is not an object.")
-    return {name: None if value == mark else value for name, value in members.items()}
+    return members
 
 
 def parse_listing(data: bytes, *, max_depth: int, lenient: bool = False) -> Any:

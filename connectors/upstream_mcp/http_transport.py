@@ -20,7 +20,7 @@ from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import UnreadableJSON, as_object, write_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials
-from connectors.network.redaction import Redactor, shorten
+from connectors.network.redaction import Redactor
 from connectors.network.transport import (
     TRANSPORT_ERRORS,
     Exchange,
@@ -171,17 +171,13 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             problem = "the response is compressed, although the request did not accept compression."
             raise HttpFailure(exchange, problem=problem)
-        media_type_as_sent = response.headers.get("content-type", "").partition(";")[0].strip()
-        media_type = media_type_as_sent.lower()
-        if exchange.refused or media_type == "application/json":
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # Whatever else it is called, it may be an answer.
+        if exchange.refused or media_type != "text/event-stream":
             return await self._whole_answer(request, sent, response, exchange)
-        if response.status_code == 202 or media_type == "text/event-stream":
-            most, headers = self._config.max_response_bytes, dict(response.headers) | EVENTS
-            events = _EventStream(request, response, exchange, self._failures, most)
-            return httpx2.Response(response.status_code, headers=headers, stream=events)
-        await response.aclose()
-        shown = shorten(self._redactor.text(media_type_as_sent), 50) or "no media type"
-        raise HttpFailure(exchange, problem=f"the server answered with {shown}, not with MCP.")
+        most, headers = self._config.max_response_bytes, dict(response.headers) | EVENTS
+        events = _EventStream(request, response, exchange, self._failures, most)
+        return httpx2.Response(response.status_code, headers=headers, stream=events)
 
     async def _whole_answer(
         self, request: httpx2.Request, sent: dict[str, Any], response: httpx2.Response, exchange: Exchange
@@ -201,7 +197,9 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         message = self._read(request, sent, exchange)
         left_out = ("content-length", "content-type")
         headers = {name: value for name, value in exchange.headers.items() if name.lower() not in left_out}
-        return httpx2.Response(exchange.status, headers=headers, json=message, request=request)
+        # The SDK reads no result of a refusal.
+        status = httpx2.codes.OK if "result" in message else exchange.status
+        return httpx2.Response(status, headers=headers, json=message, request=request)
 
     def _read(self, request: httpx2.Request, sent: dict[str, Any], exchange: Exchange) -> dict[str, Any]:
         """The message in the body. Raises HttpFailure and UnusableAnswer."""
@@ -218,6 +216,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             explains_itself = exchange.status not in EXPLAINED_BY_STATUS and is_answer(message)
             if gone or not explains_itself:
                 raise HttpFailure(exchange, session_is_gone=gone)
+        if _is_of_another_call(message, sent.get("id")):
+            raise HttpFailure(exchange, problem="the server answered another call than this one.")
         # As the SDK does it on event streams: the answer to a request can have no other id.
         return message | {"id": sent.get("id")} if is_answer(message) else message
 
@@ -289,6 +289,8 @@ class _EventStream(httpx2.AsyncByteStream):
             return None
         except UnusableAnswer as answer:
             return self.failures.write(answer)
+        if self.call_id and message and _is_of_another_call(message, self.call_id):
+            return None
         self.odd = None if message else UnusableAnswer("it is not an MCP message", message)
         if message is not None and self.call_id and message.get("method") in MARKED:
             params = as_object(message.get("params"))
@@ -420,6 +422,12 @@ def _message_in(exchange: Exchange, *, is_expected: bool) -> dict[str, Any]:
             raise HttpFailure(exchange, problem=problem) from None
         return {}
     return message
+
+
+def _is_of_another_call(message: dict[str, Any], request_id: Any) -> bool:
+    """A server that mixes up the calls of two callers must not show one's result to the other."""
+    given = message.get("id")
+    return is_answer(message) and str(given).startswith(CALL_PREFIX) and given != request_id
 
 
 def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) -> bool:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from loguru import logger
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from connectors.errors import ConnectorError, InvalidAnswer
@@ -44,23 +44,35 @@ def read_message(data: bytes) -> dict[str, Any] | None:
         message = _without_depth(data)
     else:
         message = parse_json(data, max_depth=MAX_DEPTH, lenient=True)
+    if isinstance(message, list):  # MCP 2025-03-26 has batches: the answer in it is what a request waits for
+        message = next((one for one in message if is_answer(as_object(one))), None)
     if not isinstance(message, dict):
         return None
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        if not is_answer(message):
-            return None
-        raise UnusableAnswer("it is not a result or error of MCP", message) from None
+        return _mended(message) if is_answer(message) else None
     return message
 
 
+def _mended(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer in the form that it should have had. Raises UnusableAnswer."""
+    # Over HTTP, an answer needs no id to be known as that of its request.
+    request_id = answer["id"] if isinstance(answer.get("id"), int | str) else ""
+    if (said := answer.get("error")) is not None and answer.keys() & {"jsonrpc", "id"}:
+        error = {"code": INTERNAL_ERROR, "message": "", "data": said}
+        return {"jsonrpc": "2.0", "id": request_id, "error": error}
+    if answer.get("jsonrpc") == "2.0" and isinstance(answer.get("result"), dict):
+        return answer | {"id": request_id}
+    raise UnusableAnswer("it is not a result or error of MCP", answer)
+
+
 def is_answer(message: dict[str, Any]) -> bool:
-    return "method" not in message and ("result" in message or "error" in message)
+    return message.get("method") is None and ("result" in message or "error" in message)
 
 
 def _without_depth(data: bytes) -> Any:
-    """Without what is nested too deep in the items of a list, or without a message's parameters."""
+    """Without what is nested too deep in the items of a list or in an error, or without parameters."""
     with suppress(UnreadableJSON):
         message = parse_listing(data, max_depth=MAX_DEPTH, lenient=True)
         result = as_object(as_object(message).get("result"))
@@ -69,7 +81,9 @@ def _without_depth(data: bytes) -> Any:
             for item in cut:
                 item[CUT] = True
             return message
-    members = parse_top_level(data)
+    members = parse_top_level(data, depth=2)
+    if members.get("error") is not None:
+        return members
     if is_answer(members):
         raise UnusableAnswer(f"it is nested more than {MAX_DEPTH} levels deep", members)
     logger.warning("A message of an MCP server is nested more than {} levels deep: cut.", MAX_DEPTH)

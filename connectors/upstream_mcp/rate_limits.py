@@ -7,7 +7,7 @@ import time
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
 """Per stream; more are dropped unread."""
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000  # Per stream; one more ends it
-NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
+NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications\\?/')
 ANSWER = re.compile(rb'"(result|error)"\s*:')
 
 

@@ -28,7 +28,7 @@ PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation",
 DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 CALL_PREFIX = "call-"  # Of the ids of requests that callers may have caused
 CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: the call on whose stream it came
-PAGE = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?", re.IGNORECASE)
+PAGE = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?", re.IGNORECASE)
 """Without a user name, which people could take for the host."""
 FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MOST_AT_ONCE = 10

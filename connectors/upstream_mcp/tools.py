@@ -177,8 +177,8 @@ def read_tool(
     if wrong is not None and needs_headers:
         return _rejected(tool, position, f"inputSchema: {wrong}")
     description = tool.get("description")
-    # It is optional in MCP; a blank one counts as missing.
-    if description is None or (isinstance(description, str) and not description.strip()):
+    # It is optional in MCP; a blank one, or one that is no text, counts as missing.
+    if not isinstance(description, str) or not description.strip():
         description = NO_DESCRIPTION
     raw = {
         "id": tool.get("name"),
@@ -215,22 +215,21 @@ def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, An
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:
-    """A tool's result: failed if the tool reports an error, or if it is unreadable."""
-    blocks = answer.get("content", [])
-    if problem := _problem_of(blocks):
-        return RunSnapshot(
-            state=RunState.FAILED,
-            error=f"The tool ended, but the server's answer cannot be used: {problem}.",
-            raw=answer,
-        )
+    """A tool's result: failed if the tool reports an error, or if nothing of its content is readable. Parts
+    that are not, beside others that are, are shown as JSON."""
+    content = answer.get("content")
+    parts = content if isinstance(content, list) else [] if content is None else [content]
+    if parts and not any(map(_is_block, parts)):
+        problem = "The tool ended, but the server's answer cannot be used: its content has no content block."
+        return RunSnapshot(state=RunState.FAILED, error=problem, raw=answer)
+    blocks = [part if _is_block(part) else {"type": "text", "text": _as_text(part)} for part in parts]
     text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
     kinds = Counter(block["type"] for block in blocks).items()
     described = ", ".join(f"{count} {kind}" for kind, count in kinds)
     has_structure = "structuredContent" in answer
     output = answer["structuredContent"] if has_structure else text or described
-    as_text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    repeats_output = has_structure and blocks == [{"type": "text", "text": as_text}]
-    failed = answer.get("isError") is True
+    repeats_output = has_structure and blocks == [{"type": "text", "text": _as_text(output)}]
+    failed = answer.get("isError") in (True, "true")
     return RunSnapshot(
         state=RunState.FAILED if failed else RunState.COMPLETED,
         output=output if has_structure or not failed else None,
@@ -243,12 +242,10 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
     )
 
 
-def _problem_of(blocks: Any) -> str:
-    if not isinstance(blocks, list):
-        return "its content is not a list"
-    for block in blocks:
-        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            return "its content has a part without a type"
-        if block["type"] == "text" and not isinstance(block.get("text"), str):
-            return "its content has a text block without text"
-    return ""
+def _is_block(part: Any) -> bool:
+    block = as_object(part)
+    return isinstance(block.get("text" if block.get("type") == "text" else "type"), str)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -223,6 +223,13 @@ def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
         ({"properties": {"a": {"type": "texts"}}}, {"properties": {"a": {}}}, "/properties/a/type"),
         ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, {"properties": {"a": {}}}, "#/$defs/gone"),
         ({"properties": {"a": {"$ref": "#gone"}}}, {"properties": {"a": {}}}, "#gone"),
+        ({"$id": "My tool", "properties": {"a": {}}}, {"properties": {"a": {}}}, "My tool"),
+        ({"properties": {"a": {"$id": "https://[x"}}}, {"properties": {"a": {}}}, "https://[x"),
+        (
+            {"$schema": DRAFT_4, "id": "a b", "properties": {"a": {}}},
+            {"$schema": DRAFT_4, "properties": {"a": {}}},
+            "a b",
+        ),
         ({"required": "month"}, {}, "/required"),
         ({"properties": {"ab": {"type": 5}}}, {"properties": {"ab": {}}}, "/properties/ab/type"),
         ({"properties": []}, {}, "/properties"),
@@ -242,6 +249,23 @@ def test_an_invalid_keyword_is_left_out_and_flagged(
     assert (workflow.input_schema, workflow.schema_problem) == ({"type": "object"} | kept, "")
     (flagged,) = run.flagged
     assert named in flagged["reason"]
+
+
+@pytest.mark.parametrize("name", ["List<Row>", "a b", "Record[str, int]", "x|y", "größe ü", '"quoted"'])
+@pytest.mark.parametrize("definitions", ["$defs", "definitions"])
+def test_a_reference_to_a_type_whose_name_no_uri_can_have_is_followed(
+    engine: Engine, source: Source, definitions: str, name: str
+) -> None:
+    """A6.3: generators of schemas name them so."""
+    member = {"$ref": f"#/{definitions}/{name}"}
+    schema = {"properties": {"a": member}, definitions: {name: {"type": "integer"}}}
+    engine.workflows = [definition(1, inputSchema=schema)]
+
+    assert refresh_source(source).flagged == []
+
+    workflow = Workflow.objects.get(upstream_id="wf-1")
+    assert find_argument_problems(workflow.input_schema, {"a": 1}) == []
+    assert [problem.path for problem in find_argument_problems(workflow.input_schema, {"a": "x"})] == ["/a"]
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a", "(a{1000}){1000}", "(" * 5000 + ")" * 5000])

@@ -112,8 +112,7 @@ async def test_an_odd_value_costs_itself_alone(connect: Connect, sent: bytes, ke
         structured(b'["\\ud83d", NaN, ' + DEEP + b"]"),
         *(as_result(value) for value in (b"[1]", b"7", b"null", b"true", b'"\\ud83d"', b"NaN")),
         b'{"id": ID, "result": {"content": []}}',
-        b'{"jsonrpc": "2.0", "id": ID, "error": "broken"}',
-        b'{"jsonrpc": "2.0", "id": ID, "error": {"code": NaN, "message": "x"}}',
+        b'{"id": ID, "result": {"content": []}, "error": null}',
     ],
 )
 async def test_a_call_with_an_answer_that_cannot_be_used_has_failed(connect: Connect, line: bytes) -> None:
@@ -122,6 +121,82 @@ async def test_a_call_with_an_answer_that_cannot_be_used_has_failed(connect: Con
         snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
     assert snapshot is not None and snapshot.state is RunState.FAILED
     assert snapshot.error.startswith("The tool has ended.")
+
+
+GOOD = b'"result": {"content": [{"type": "text", "text": "fine"}]}'
+NOTE = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
+ANSWERS = {  # Other forms of an answer, and whether only HTTP tells which call it answers
+    "a batch": (b'[{"jsonrpc": "2.0", "id": ID, ' + GOOD + b"}]", False),
+    "a batch with a message": (b"[" + NOTE + b', {"jsonrpc": "2.0", "id": ID, ' + GOOD + b"}]", False),
+    "null for an error": (b'{"jsonrpc": "2.0", "id": ID, "error": null, ' + GOOD + b"}", False),
+    "null for a method": (
+        b'{"jsonrpc": "2.0", "id": ID, "method": null, "params": null, ' + GOOD + b"}",
+        False,
+    ),
+    "null for an id": (b'{"jsonrpc": "2.0", "id": null, ' + GOOD + b"}", True),
+    "no id": (b'{"jsonrpc": "2.0", ' + GOOD + b"}", True),
+    "a float for an id": (b'{"jsonrpc": "2.0", "id": 1.0, ' + GOOD + b"}", True),
+    "a number too large for an id": (b'{"jsonrpc": "2.0", "id": 1e400, ' + GOOD + b"}", True),
+    "an object for an id": (b'{"jsonrpc": "2.0", "id": {}, ' + GOOD + b"}", True),
+}
+
+
+@pytest.mark.parametrize(("line", "needs_http"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("way", ["JSON", "events", "stdio"])
+async def test_a_result_of_an_odd_form_is_one(way: str, line: bytes, needs_http: bool) -> None:
+    if way == "stdio" and needs_http:
+        return
+    connection = over_stdio(call=line) if way == "stdio" else over_http(as_events=way == "events", call=line)
+    async with connection as connector:
+        snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
+    allow_stdio_commands({})
+    assert snapshot is not None and (snapshot.state, snapshot.output) == (RunState.COMPLETED, "fine")
+
+
+@pytest.mark.parametrize("status", [200, 201, 206, 400, 500])
+@pytest.mark.parametrize("kind", ["", "text/plain", "text/json", "application/json-rpc", "APPLICATION/JSON"])
+async def test_an_answer_is_one_whatever_it_is_called(status: int, kind: str) -> None:
+    def send(message: Any, writer: asyncio.StreamWriter) -> None:
+        body = as_result(b'{"content": []}').replace(b"ID", json.dumps(message["id"]).encode())
+        writer.write(response(status, body, content_type=kind))
+
+    async with ScriptedEngine(server(call=send)) as engine:
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
+    assert snapshot is not None and snapshot.state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_the_answer_to_another_call_is_not_taken_for_this_ones(as_events: bool) -> None:
+    """Servers that mix up their clients' calls exist; one caller must not read what another asked for."""
+    mixed = as_result(b'{"content": []}').replace(b"ID", b'"call-' + b"0" * 32 + b'"')
+    async with over_http(as_events=as_events, call=mixed) as connector:
+        with pytest.raises(OutcomeUnknown):
+            await connector.start(TOOL, {}, key=uuid4())
+
+
+BLOCK = b'{"type": "text", "text": "fine"}'
+
+
+@pytest.mark.parametrize(
+    "odd", [b"null", b"7", b"[]", b'{"text": "x"}', b'{"type": 5}', b'{"type": "text", "text": null}']
+)
+@pytest.mark.parametrize("failed", [b"false", b"true", b'"true"', b"1"])
+async def test_an_odd_part_of_a_result_costs_no_other(connect: Connect, odd: bytes, failed: bytes) -> None:
+    result = b'{"content": [' + BLOCK + b", " + odd + b'], "isError": ' + failed + b"}"
+    async with connect(call=as_result(result)) as connector:
+        snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
+    assert snapshot is not None and snapshot.content is not None
+    assert snapshot.state is (RunState.COMPLETED if failed == b"false" else RunState.FAILED)
+    shown, other = snapshot.content
+    assert shown == json.loads(BLOCK) and json.loads(other["text"]) == json.loads(odd)
+
+
+async def test_structured_content_beside_null_is_read(connect: Connect) -> None:
+    async with connect(call=as_result(b'{"content": null, "structuredContent": {"a": 1}}')) as connector:
+        snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
+    assert snapshot is not None and (snapshot.state, snapshot.output) == (RunState.COMPLETED, {"a": 1})
 
 
 @pytest.mark.parametrize("line", [b"[1]", b"7", b"null", b"{}", b'"x"', b'{"jsonrpc": "2.0", "method": "x"}'])
@@ -155,6 +230,29 @@ async def test_an_error_with_odd_words_is_heard(connect: Connect, message: bytes
     assert words in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'"disk full"',
+        b'["disk full"]',
+        b'{"message": "disk full"}',
+        b'{"code": "E_FULL", "message": "disk full"}',
+        b'{"code": NaN, "message": "disk full"}',
+        b'{"code": 1.5, "message": "disk full"}',
+        b'{"code": -32000, "message": null, "data": "disk full"}',
+        b'{"code": -32000, "message": ["disk full"]}',
+        b'{"code": -32000, "message": "disk full", "data": ' + DEEP + b"}",
+        b'{"code": NaN, "message": "disk full", "data": [{"a": ' + DEEPER + b"}]}",
+    ],
+)
+@pytest.mark.parametrize("form", [b'{"jsonrpc": "2.0", "id": ID, "error": %s}', b'{"id": ID, "error": %s}'])
+async def test_an_error_of_an_odd_form_keeps_its_words(connect: Connect, form: bytes, error: bytes) -> None:
+    async with connect(call=form % error) as connector:
+        with pytest.raises(Rejected) as caught:
+            await connector.start(TOOL, {}, key=uuid4())
+    assert "disk full" in caught.value.message
+
+
 @pytest.mark.parametrize("code", [-32700, -32603, -32600])
 async def test_an_error_of_the_server_is_not_taken_for_a_broken_connection(
     connect: Connect, code: int
@@ -172,6 +270,7 @@ async def test_an_error_of_the_server_is_not_taken_for_a_broken_connection(
         (rb'"title": "\udc00", "x\ud83d": 1', True),
         (b'"description": "\xff"', True),
         (b'"annotations": {"x": NaN, "y": 1e400}', True),
+        *((b'"description": ' + value, True) for value in (b"7", b"NaN", b'["x"]', b"{}", b"true")),
         (b'"_meta": ' + b'{"a": ' * 300 + b"1" + b"}" * 300, False),
         (b'"inputSchema": {"default": ' + DEEPER + b"}", False),
     ],

@@ -148,7 +148,7 @@ async def test_a_source_that_may_not_ask_only_gets_its_words_through(
     assert result.is_error and PAGE in result.content[0].text
 
 
-SECOND = "http://127.0.0.1:8000/a?b=c#d"
+SECOND = "http://auth_server:8000/a?b=c#d"
 ODD: dict[str, tuple[Any, list[str]]] = {  # The data, and the addresses that may be shown
     "several": ({"elicitations": [ASKED, ASKED | {"url": SECOND}]}, [PAGE, SECOND]),
     "only an address": ({"elicitations": [{"url": PAGE}]}, [PAGE]),
