@@ -23,6 +23,7 @@ from cachetools import TTLCache
 from multidict import CIMultiDict
 from yarl import URL
 
+from connectors.network.compat import take_unread
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundProxy, outbound_proxy
 from connectors.network.redaction import remember_credentials
 
@@ -157,8 +158,7 @@ class Response(httpx2.AsyncByteStream):
             while part := await self._response.content.readany():
                 yield part
         except FAILURES as error:
-            # aiohttp raises it before it hands out what had arrived, which may be a whole answer.
-            if arrived := self._response.content._read_nowait(-1):
+            if arrived := take_unread(self._response.content):  # Which may be a whole answer
                 yield arrived
             raise _as_httpx2(error) from error
 

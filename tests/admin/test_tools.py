@@ -102,7 +102,7 @@ WRONG = [
     (
         "input_schema",
         '{"properties": {"customer": {"type": "nonsense"}}, "required": ["customer"]}',
-        "Invalid input schema",
+        "/properties/customer/type",
     ),
     ("endpoint", "https://elsewhere.example.com/x", f"not below {API}/v1"),
     ("input_mappings", '{"nobody": {"in": "query"}}', "not a property of the input schema"),

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from django.contrib.admin import ModelAdmin
 from django.http import HttpResponse
@@ -145,6 +146,7 @@ USED: dict[str, tuple[Callable[[], Any], str]] = {
     "config.compat, a pool's check": (lambda: ConnectionPool(open=False), "_check"),
     "config.celery, writing a message": (lambda: filesystem.Channel, "_put"),
     "config.celery, reading a message": (lambda: filesystem.Channel, "_get"),
+    "connectors.network.compat, what had arrived": (lambda: aiohttp.StreamReader, "_read_nowait"),
     "catalogue.compat, the formsets of a form": (lambda: ModelAdmin, "_create_formsets"),
     "catalogue.compat, a logged response": (logged_response, "_has_been_logged"),
 }
