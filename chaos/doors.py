@@ -144,4 +144,6 @@ def _read_result(result: dict[str, Any]) -> Answer:
         return Answer(execution_id=named[1])
     if isinstance(structured, dict) and "execution_id" in structured and "next" in structured:
         return Answer(execution_id=structured["execution_id"])
+    if structured is None:  # A note stands beside the output
+        structured = json.loads(result["content"][0]["text"])
     return Answer(completed=True, output=structured)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Unpack
 from uuid import UUID
 
+from mcp_types import INTERNAL_ERROR
 from mcp_types import version as versions
 from pydantic import BaseModel
 
@@ -263,6 +264,10 @@ class McpConnector(ServerFeatures):
         try:
             return await session.request("tools/call", params, silence=seconds, **options)
         except Rejected as error:
+            is_internal = error.details.get("code") == INTERNAL_ERROR
+            if session is self._with_handshake and self._tools_with_handshake and is_internal:
+                # Its result may ask in the form of the newest version, in which it is called from now on.
+                self._tools_with_handshake -= {params["name"]}
             await self._questions.open_pages(error, options.get("caller"))
             return {"resultType": "input_required"}  # By another call
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from connectors.errors import Rejected
 from connectors.protocol import RunCaller, RunState, WorkflowRef
 from connectors.testing import closing
 from connectors.upstream_mcp.config import McpConfig
@@ -27,10 +28,16 @@ class BothEras:
     """Asks during a call only with a handshake."""
 
     def __init__(
-        self, older: list[str], *, refuses: bool = False, asks_on_its_own_stream: bool = False
+        self,
+        older: list[str],
+        *,
+        refuses: bool = False,
+        fails: bool = False,
+        asks_on_its_own_stream: bool = False,
     ) -> None:
         self.older = older
         self.refuses = refuses
+        self.fails = fails
         self.asks_on_its_own_stream = asks_on_its_own_stream
         self.called, self.answered = asyncio.Event(), asyncio.Event()
         self.listed = 0
@@ -61,6 +68,10 @@ class BothEras:
     async def answer_call(self, message: Any, writer: asyncio.StreamWriter, *, is_older: bool) -> None:
         self.called.set()
         writer.write(STREAM_HEAD)
+        if is_older and self.fails:
+            writer.write(f"data: {json.dumps(error(message, 'Invalid result', -32603))}\n\n".encode())
+            writer.close()
+            return
         if is_older:
             if not self.asks_on_its_own_stream:
                 writer.write(f"data: {json.dumps(ASKED)}\n\n".encode())
@@ -117,3 +128,14 @@ async def test_a_caller_is_asked_during_the_call_if_both_it_and_the_server_know_
             assert await call(connector, **caller) == heard
             assert await call(connector, **caller) == heard
     assert both.listed <= 1
+
+
+async def test_a_tool_that_fails_with_the_handshake_is_called_without_it_from_then_on() -> None:
+    """Some ask only in the newest form, which the SDKs answer to callers with a handshake by an error."""
+    both = BothEras(["good"], fails=True)
+    async with ScriptedEngine(both.behave) as engine:
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            with pytest.raises(Rejected):
+                await call(connector)
+            assert await call(connector) == "not asked"

@@ -31,6 +31,8 @@ from mcp_types import (
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tests.engines.mcp_server import Guard
+
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 WAV = base64.b64encode(
     b"RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00"
@@ -322,4 +324,6 @@ async def healthz(request: Request) -> Response:
 
 
 if __name__ == "__main__":
-    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    # Its tools ask in their results, which clients with a handshake do not read.
+    guarded = Guard(server.streamable_http_app(), path="/mcp", token="", era="2026")
+    uvicorn.run(guarded, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

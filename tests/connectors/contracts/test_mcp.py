@@ -3,16 +3,18 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from connectors.errors import OutcomeUnknown
 from connectors.network.policy import StdioCommand, allow_stdio_commands
-from connectors.protocol import Connector, WorkflowRef
+from connectors.protocol import Connector, RunState, WorkflowRef
 from connectors.testing import (
+    BROKEN_OFF,
     GARBAGE,
     Asked,
     ConnectorContract,
@@ -21,6 +23,7 @@ from connectors.testing import (
     closing,
     http_answer,
 )
+from connectors.testing.contract import ask, start
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
 from tests.engines.many_tools import KEY, ManyToolsServer, running_many_tools, warm_programs
@@ -29,6 +32,7 @@ from tests.engines.mute_mcp import answer_after_handshake, serving_mute_server
 WRONG_KEY = "wrong-key-fedcba9876543210"
 RESULTS = {"null as a result": b"null", "a number as a result": b"7", "a list as a result": b"[]"}
 """Garbage within the protocol."""
+NO_JSON = {"a web page", "nothing", "JSON cut in half", "10,000 lists in one another", BROKEN_OFF}
 
 
 def tool(name: str) -> WorkflowRef:
@@ -178,6 +182,18 @@ class TestMcpOverHttp(ConnectorContract):
     ) -> EngineHarness:
         harness: EngineHarness = request.param(mcp_servers[request.param.era])
         return harness
+
+    async def test_a_start_whose_answer_is_garbage_has_an_unknown_outcome(
+        self, harness: EngineHarness
+    ) -> None:
+        """A7.2: unless it came whole and is JSON, which ends the call whatever it says."""
+        async with aclosing(harness.connectors_with_garbage()) as answers:
+            async for name, connector in answers:
+                answer = await ask(name, start, connector, harness.completing)
+                if name in NO_JSON:
+                    assert isinstance(answer, OutcomeUnknown), f"start, answered with {name}: {answer!r}"
+                else:
+                    assert answer[0].snapshot.state is RunState.FAILED, name
 
 
 class TestMcpOverStdio(ConnectorContract):
