@@ -4,12 +4,12 @@ that are stored elsewhere: `env:CATALOGUE_SECRET_NAME`, `file:name`; and the has
 import base64
 import hashlib
 import json
+import lzma
 import os
 import stat
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -166,18 +166,18 @@ ENTRIES_KEPT_SECONDS = 60 * 60
 
 
 def seal(content: bytes, asked: dict[str, Any]) -> str:
-    """The file and its options as JSON values, encrypted, as they may hold secrets."""
-    return encrypt_credentials(
-        {"import": base64.b64encode(zlib.compress(content)).decode(), "asked": json.dumps(asked)}
-    )
+    """A file or plan and its options as JSON values, encrypted, as they may hold secrets. A plan repeats long
+    schemas, which zlib does not see: 19 MB of Kubernetes' tools become 0.7 MB instead of 6."""
+    packed = lzma.compress(content, preset=1)
+    return encrypt_credentials({"import": base64.b64encode(packed).decode(), "asked": json.dumps(asked)})
 
 
 def unseal(sealed: str) -> tuple[bytes, dict[str, Any]]:
     """Raises PermissionDenied for content sealed elsewhere."""
     try:
         opened = decrypt_credentials(sealed)
-        return zlib.decompress(base64.b64decode(opened["import"])), json.loads(opened["asked"])
-    except (CredentialsUnreadable, KeyError):
+        return lzma.decompress(base64.b64decode(opened["import"])), json.loads(opened["asked"])
+    except (CredentialsUnreadable, KeyError, lzma.LZMAError):
         raise PermissionDenied("This was not created by this installation.") from None
 
 

@@ -406,6 +406,8 @@ class OpenApiImportPage(SourceImportPage):
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> openapi.OpenApiImport:
         self.check_permission(asked["source"])
+        if not dry_run:
+            return openapi.import_planned(content, by=actor_of(self.request))
         return openapi.import_document(
             openapi.OpenApiImportRequest(
                 content=content,
@@ -416,13 +418,13 @@ class OpenApiImportPage(SourceImportPage):
                 ),
                 expose=asked["expose"],
                 prune=asked["prune"],
-                dry_run=dry_run,
+                dry_run=True,
                 by=actor_of(self.request),
             )
         )
 
     def seal(self, plan: openapi.OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:
-        return super().seal(plan, content, asked) if plan.tools else ""
+        return super().seal(plan, openapi.PLAN.dump_json(plan), asked) if plan.tools else ""
 
     def counts(self, outcome: openapi.OpenApiImport) -> str:
         """`120 added, 3 refused`"""

@@ -1,27 +1,28 @@
 """Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pydantic
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from catalogue.connections import find_setting_problems, secret_fields
 from catalogue.database import collection_paused
 from catalogue.descriptions import tokens_for
+from catalogue.history import Actor
 from catalogue.http_tools import KIND
 from catalogue.imports.pipeline import (
     ImportOutcome,
     ImportRefused,
     ImportRequest,
-    ToolsRefused,
     policy_for_new,
+    record_import,
     require_kind,
     stored_secrets,
 )
-from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_source_name, store_tools
+from catalogue.imports.tools import ToolChange, address_of, free_source_name, read_definitions, store_layers
 from catalogue.models import Revision, Source
 from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
@@ -37,7 +38,6 @@ from connectors.http_tools.openapi.document import (
     quoted,
 )
 from connectors.http_tools.openapi.operations import (
-    ReadTools,
     Selection,
     Settings,
     read_tools,
@@ -67,25 +67,21 @@ AUTHENTICATION = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetApi:
-    source: Source | None  # None for a new source
+    key: int | None  # The source's; None for a new source
     name: str
     base_url: str
     config: dict[str, Any]
-    secrets: dict[str, str] = field(repr=False)
+    lacking: str  # Settings that calls need and the source lacks; empty if it has all
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # Of a new source
 
     @property
     def authentication(self) -> Settings:
-        """The settings of authentication, with defaults filled in."""
-        fields = HttpConfig.model_fields
-        return {name: self.config.get(name, fields[name].default) for name in AUTHENTICATION}
+        return authentication_settings(self.config)
 
-    @property
-    def lacking(self) -> str:
-        """Settings that calls need and the source lacks; empty if it has all."""
-        settings = self.config | self.secrets
-        if find_setting_problems(KIND, settings):
-            return ""
-        return HttpConfig.model_validate(settings).lacking
+
+def authentication_settings(config: dict[str, Any]) -> Settings:
+    """With defaults filled in."""
+    return {name: config.get(name, HttpConfig.model_fields[name].default) for name in AUTHENTICATION}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +95,15 @@ class ImportedTool:
 
 @dataclass(kw_only=True)
 class OpenApiImport(ImportOutcome):
-    """Every operation of the document counts once. Without a tool no source is created."""
+    """Every operation of the document counts once. Without a tool no source is created. The outcome of a dry
+    run, as JSON, is a plan: it has all that `import_planned` stores."""
 
+    target: TargetApi
     base_url: str
     authentication: str
+    expose: bool
+    prune: bool
+    layers: dict[str, dict[str, Any]] = field(repr=False)  # What is stored, by the tools' names
     tools: list[ImportedTool]
     removed: list[ToolChange]
     refused: list[RefusedOperation]
@@ -114,9 +115,16 @@ class OpenApiImport(ImportOutcome):
     def tokens(self) -> int:
         return tokens_for(self.characters)
 
-    def count(self, change: Change) -> int:
-        removed = len(self.removed) if change is Change.REMOVED else 0
-        return removed + sum(tool.stored.change is change for tool in self.tools)
+    @property
+    def changes(self) -> list[ToolChange]:
+        return [*(tool.stored for tool in self.tools), *self.removed]
+
+    @property
+    def every_change(self) -> list[Change]:
+        return [one.change for one in self.changes]
+
+
+PLAN = pydantic.TypeAdapter(OpenApiImport)
 
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
@@ -125,21 +133,78 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
         try:
             document = Document.read(request.content)
             target = find_target(document, request)
-            # Takes seconds for a large document, so the catalogue is not locked for it.
-            found = read_tools(
-                document,
-                base_url=target.base_url,
-                settings=target.authentication,
-                selection=request.selection,
-                usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
-            )
-            with transaction.atomic():
-                Revision.lock()
-                outcome = _store_found(request, document, target, found)
-                if request.dry_run or not outcome.tools:
-                    transaction.set_rollback(True)
         except UnusableDocument as error:
             raise ImportRefused([str(error)]) from None
+        # Takes seconds for a large document, so the catalogue is not locked for it.
+        found = read_tools(
+            document,
+            base_url=target.base_url,
+            settings=target.authentication,
+            selection=request.selection,
+            usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
+        )
+        layers, faults = read_definitions({tool.definition.id: tool.definition for tool in found.tools})
+        for tool in found.tools:
+            if messages := dict.fromkeys(fault.message for fault in faults.get(tool.definition.id, ())):
+                found.refused.append(refusal_of(tool.operation, " ".join(messages)))
+        characters = 0  # An estimate
+        for layer in layers.values():
+            shown = {"name": layer["name"], "title": layer["upstream_title"]}
+            shown |= {"description": layer["description"], "inputSchema": layer["input_schema"]}
+            characters += len(write_json(shown))
+        outcome = OpenApiImport(
+            source=target.name,
+            is_new=target.key is None and bool(layers),
+            target=target,
+            base_url=target.base_url,
+            authentication=target.authentication["authentication"],
+            expose=request.expose,
+            prune=request.prune,
+            layers=layers,
+            tools=[],
+            removed=[],
+            refused=found.refused,
+            deprecated=found.deprecated,
+            not_chosen=found.not_chosen,
+            characters=characters,
+            notes=[note] if (note := note_on_servers(document, target.base_url)) else [],
+            dry_run=request.dry_run,
+        )
+        if target.lacking:
+            outcome.notes.append(f"Calls fail until source {target.name} has: {target.lacking}.")
+        for pattern in found.idle:
+            told = f"No operation has {quoted(pattern)}: neither as its id or path nor as a tag."
+            outcome.notes.append(told)
+        if request.expose and outcome.tokens > LARGE_LIST:
+            outcome.notes.append(
+                f"In tools/list they take about {outcome.tokens:,} tokens, more than agents should read with "
+                "every conversation. Make a toolset with the mode compact, in which agents look for tools, "
+                "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
+            )
+        changes = {change.name: change for change in _store(outcome, by=request.by)}
+        outcome.tools = [
+            ImportedTool(
+                method=tool.operation.method,
+                path=tool.operation.path,
+                tags=tool.operation.tags,
+                stored=changes.pop(tool.definition.id),
+                notes=tool.notes,
+            )
+            for tool in found.tools
+            if tool.definition.id in layers
+        ]
+        outcome.removed = list(changes.values())
+    return outcome
+
+
+def import_planned(plan: bytes, *, by: Actor | None) -> OpenApiImport:
+    """Store exactly what the plan says. Raises ImportRefused if it would change something else by now."""
+    try:
+        outcome = PLAN.validate_json(plan)
+    except pydantic.ValidationError:
+        raise ImportRefused(["The plan is of another version of this product. Make it again."]) from None
+    outcome.dry_run = False
+    _store(outcome, by=by)
     return outcome
 
 
@@ -152,12 +217,35 @@ def find_target(document: Document, request: OpenApiImportRequest) -> TargetApi:
         if request.source or len(at_address) != 1:
             return _new_api(document, request, wanted)
         known = at_address[0]
-    return _known_api(document, request, known)
+    require_kind(known, KIND)
+    if request.settings or request.secrets:
+        raise ImportRefused([f"Source {known.name} exists: change its settings and secrets at the source."])
+    wanted = own = address_of(known)
+    try:
+        wanted = base_url_of(document, request.base_url)
+    except UnusableDocument:
+        # The document need not say where the API is.
+        if request.base_url:
+            raise
+    if wanted != own:
+        raise ImportRefused(
+            [f"Source {known.name} is {own}, and this API is {wanted}. Name another source, or give the "
+             f"base URL {own} if the document is about that one."],
+            about="source",
+        )  # fmt: skip
+    settings = known.config | stored_secrets(known)
+    lacking = "" if find_setting_problems(KIND, settings) else HttpConfig.model_validate(settings).lacking
+    return TargetApi(key=known.pk, name=known.name, base_url=own, config=known.config, lacking=lacking)
 
 
 def _new_api(document: Document, request: OpenApiImportRequest, base_url: str) -> TargetApi:
-    settings, secrets = request.settings, request.secrets
-    _check_names(settings, secrets)
+    settings, secrets, known = request.settings, request.secrets, set(secret_fields(KIND))
+    if unknown := sorted(secrets.keys() - known):
+        raise ImportRefused([f"Unknown secrets: {', '.join(unknown)}; there are {', '.join(sorted(known))}."])
+    if misplaced := sorted(settings.keys() & known):
+        raise ImportRefused([f"{', '.join(misplaced)}: a secret; give it as one, so that it is encrypted."])
+    if "base_url" in settings:
+        raise ImportRefused(["Give the base URL separately, not among the settings."])
     said = {} if "authentication" in settings else settings_for(document, frozenset(secrets))
     config = {"base_url": base_url} | said | settings
     if problems := find_setting_problems(KIND, config | secrets):
@@ -165,145 +253,44 @@ def _new_api(document: Document, request: OpenApiImportRequest, base_url: str) -
             [f"{name}: {message}" for name, messages in problems.items() for message in messages]
         )
     name = request.source or free_source_name(base_url, set(Source.objects.values_list("name", flat=True)))
-    return TargetApi(source=None, name=name, base_url=base_url, config=config, secrets=secrets)
+    lacking = HttpConfig.model_validate(config | secrets).lacking
+    return TargetApi(key=None, name=name, base_url=base_url, config=config, lacking=lacking, secrets=secrets)
 
 
-def _check_names(settings: dict[str, Any], secrets: dict[str, str]) -> None:
-    known = set(secret_fields(KIND))
-    if unknown := sorted(secrets.keys() - known):
-        raise ImportRefused([f"Unknown secrets: {', '.join(unknown)}; there are {', '.join(sorted(known))}."])
-    if misplaced := sorted(settings.keys() & known):
-        raise ImportRefused([f"{', '.join(misplaced)}: a secret; give it as one, so that it is encrypted."])
-    if "base_url" in settings:
-        raise ImportRefused(["Give the base URL separately, not among the settings."])
-
-
-def _known_api(document: Document, request: OpenApiImportRequest, source: Source) -> TargetApi:
-    require_kind(source, KIND)
-    if request.settings or request.secrets:
-        raise ImportRefused([f"Source {source.name} exists: change its settings and secrets at the source."])
-    own = address_of(source)
-    try:
-        wanted = base_url_of(document, request.base_url)
-    except UnusableDocument:
-        # The document need not say where the API is.
-        if request.base_url:
-            raise
-        wanted = own
-    if wanted != own:
-        raise ImportRefused(
-            [f"Source {source.name} is {own}, and this API is {wanted}. Name another source, or give the "
-             f"base URL {own} if the document is about that one."],
-            about="source",
-        )  # fmt: skip
-    return TargetApi(
-        source=source, name=source.name, base_url=own, config=source.config, secrets=stored_secrets(source)
-    )
-
-
-def _store_found(
-    request: OpenApiImportRequest, document: Document, seen: TargetApi, found: ReadTools
-) -> OpenApiImport:
-    target = find_target(document, request)
-    if (target.base_url, target.authentication) != (seen.base_url, seen.authentication):
-        raise ImportRefused(
-            [f"Source {target.name} was changed meanwhile. Nothing was stored; import again."]
-        )
-    source = _create(request, target) if target.source is None and found.tools else target.source
-    stored = _store(request, target, found)
-    by_name = {change.name: change for change in stored.tools}
-    characters = 0  # An estimate
-    for one in (tool.config for tool in found.tools):
-        listed = {"name": one.name, "title": one.title, "description": one.description}
-        characters += len(write_json(listed | {"inputSchema": one.input_schema}))
-    outcome = OpenApiImport(
-        source=target.name,
-        is_new=target.source is None and bool(found.tools),
-        base_url=target.base_url,
-        authentication=target.authentication["authentication"],
-        tools=[
-            ImportedTool(
-                method=tool.operation.method,
-                path=tool.operation.path,
-                tags=tool.operation.tags,
-                stored=by_name.pop(tool.config.name),
-                notes=tool.notes,
-            )
-            for tool in found.tools
-        ],
-        removed=list(by_name.values()),
-        refused=found.refused,
-        deprecated=found.deprecated,
-        not_chosen=found.not_chosen,
-        characters=characters,
-        notes=[
-            *_notes(document, target, found, stored, tokens=tokens_for(characters) if request.expose else 0)
-        ],
-        dry_run=request.dry_run,
-    )
-    if source is not None:
-        outcome.record(request.by, source, "an OpenAPI document")
-    return outcome
-
-
-def _store(request: OpenApiImportRequest, target: TargetApi, found: ReadTools) -> StoredTools:
-    """Move tools that the registry refuses to the refused operations until it accepts the rest."""
-    while found.tools:
-        try:
-            return store_tools(
-                [tool.config for tool in found.tools],
-                source=target.name,
-                expose=request.expose,
-                prune=request.prune,
-                by=request.by,
-            )
-        except ToolsRefused as refusal:
-            _move_refused(found, refusal)
-    return StoredTools()
-
-
-def _create(request: OpenApiImportRequest, target: TargetApi) -> Source:
-    try:
-        return create_source(
-            name=target.name,
-            kind=KIND,
-            config=target.config,
-            credentials=target.secrets,
-            new_workflows=policy_for_new(expose=request.expose),
-        )
-    except ValidationError as error:
-        raise ImportRefused(error.messages) from None
-
-
-def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
-    reasons: dict[int, list[str]] = {}
-    for problem in refusal.problems:
-        if problem.position is None:
-            raise ImportRefused([problem.message])
-        reasons.setdefault(problem.position, []).append(problem.message)
-    for position, messages in reasons.items():
-        reason = " ".join(dict.fromkeys(messages))
-        found.refused.append(refusal_of(found.tools[position].operation, reason))
-    found.tools = [tool for position, tool in enumerate(found.tools) if position not in reasons]
-
-
-def _notes(
-    document: Document, target: TargetApi, found: ReadTools, stored: StoredTools, *, tokens: int
-) -> Iterator[str]:
-    """`tokens`: what agents read more in `tools/list`."""
-    if note := note_on_servers(document, target.base_url):
-        yield note
-    if target.lacking:
-        yield f"Calls fail until source {target.name} has: {target.lacking}."
-    for name in found.idle:
-        yield f"No operation has {quoted(name)}: neither as its id or path nor as a tag."
-    yield from stored.notes
-    if tokens > LARGE_LIST:
-        yield (
-            f"In tools/list they take about {tokens:,} tokens, more than agents should read with every "
-            "conversation. Make a toolset with the mode compact, in which agents look for tools, and bind "
-            "its token to the agent; or choose fewer operations (docs/toolsets.md)."
-        )
+def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
+    """Raises ImportRefused, and stores nothing then, if the source changed since the plan was made, or the
+    changes are no longer those that it shows."""
+    target = plan.target
+    stale = ImportRefused([f"Source {target.name} was changed meanwhile. Nothing was stored; import again."])
+    if not plan.layers:
+        return []
+    with transaction.atomic():
+        Revision.lock()
+        source = Source.objects.filter(name=target.name).first()
+        if source is not None:
+            require_kind(source, KIND)
+        seen = target.key and (target.key, target.base_url, target.authentication)
+        if seen != (source and (source.pk, address_of(source), authentication_settings(source.config))):
+            raise stale
+        if source is None:
+            try:
+                source = create_source(
+                    name=target.name,
+                    kind=KIND,
+                    config=target.config,
+                    credentials=target.secrets,
+                    new_workflows=policy_for_new(expose=plan.expose),
+                )
+            except ValidationError as error:
+                raise ImportRefused(error.messages) from None
+        changes = store_layers(source, plan.layers, expose=plan.expose, prune=plan.prune, by=by)
+        effects = [[(one.name, one.change, one.differences) for one in of] for of in (plan.changes, changes)]
+        if plan.changes and effects[0] != effects[1]:
+            raise stale
+        record_import(by, source, "an OpenAPI document", [one.change for one in changes])
+        if plan.dry_run:
+            transaction.set_rollback(True)
+    return changes
 
 
 QUOTED = re.compile(r'"[^"]*"')
@@ -334,9 +321,8 @@ def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
 
 def tools_by_change(outcome: OpenApiImport) -> dict[Change, list[str]]:
     """The ids of the tools that an import changes; those that agents lose or see differently come first."""
-    changed = [*outcome.removed, *(tool.stored for tool in outcome.tools)]
     groups: dict[Change, list[str]] = {change: [] for change in CHANGES}
-    for tool in changed:
+    for tool in outcome.changes:
         if tool.change in groups:
             groups[tool.change].append(tool.tool_id)
     return {change: names for change, names in groups.items() if names}

@@ -1,5 +1,6 @@
 """What every import has in common: its request, its outcome, the permissions it needs and its refusals."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ from catalogue.history import Actor, record_change
 from catalogue.models import Source
 from catalogue.reconciliation import Change
 from catalogue.secrets import CredentialsUnreadable
-from connectors.http_tools.checks import InvalidTool
+from connectors.http_tools.tool import ToolProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +29,29 @@ class ImportOutcome:
     notes: list[str]
     dry_run: bool
 
-    def count(self, change: Change) -> int:
+    @property
+    def every_change(self) -> list[Change]:
         raise NotImplementedError
+
+    def count(self, change: Change) -> int:
+        return self.every_change.count(change)
 
     @property
     def counts(self) -> str:
-        """`120 added, 3 removed`; empty if nothing is imported."""
-        return ", ".join(f"{number} {change}" for change in Change if (number := self.count(change)))
+        """Empty if nothing is imported."""
+        return counts_of(self.every_change)
 
-    def record(self, by: Actor | None, source: Source, what: str) -> None:
-        """Call it in the transaction of the import."""
-        if by is not None:
-            record_change(by, [source], f"Imported {what}: {self.counts or 'nothing'}.")
+
+def counts_of(changes: Iterable[Change]) -> str:
+    """`120 added, 3 removed`"""
+    counts = Counter(changes)
+    return ", ".join(f"{counts[change]} {change}" for change in Change if counts[change])
+
+
+def record_import(by: Actor | None, source: Source, what: str, changes: Iterable[Change]) -> None:
+    """Call it in the transaction of the import."""
+    if by is not None:
+        record_change(by, [source], f"Imported {what}: {counts_of(changes) or 'nothing'}.")
 
 
 class ImportRefused(Exception):
@@ -102,8 +114,5 @@ class ToolsRefused(Exception):
         super().__init__("; ".join(map(str, self.problems)))
 
 
-def faults_of(invalid: InvalidTool, position: int) -> list[ToolFault]:
-    return [
-        ToolFault(position=position, path=problem.path, message=problem.message)
-        for problem in invalid.problems
-    ]
+def faults_of(problems: Iterable[ToolProblem], position: int) -> list[ToolFault]:
+    return [ToolFault(position=position, path=one.path, message=one.message) for one in problems]

@@ -14,6 +14,7 @@ from catalogue.imports.pipeline import (
     ImportRefused,
     ImportRequest,
     policy_for_new,
+    record_import,
     require_kind,
     stored_secrets,
 )
@@ -52,8 +53,9 @@ class TemporalImport(ImportOutcome):
     settings: list[str]  # Changed settings of the source, by the file's names
     health: Health | None = None
 
-    def count(self, change: Change) -> int:
-        return sum(one is change for one in self.changes.values())
+    @property
+    def every_change(self) -> list[Change]:
+        return list(self.changes.values())
 
 
 def import_file(request: TemporalImportRequest) -> TemporalImport:
@@ -69,7 +71,7 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
         source = prepared.write()
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
         reconcile(source, prepared.listing, run, by_hand=True, by=request.by)
-        prepared.outcome.record(request.by, source, "a Temporal file")
+        record_import(request.by, source, "a Temporal file", prepared.outcome.every_change)
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         _take_cache(prepared.declared, apply=True)
     prepared.outcome.health = sources.check_source(source)

@@ -1,9 +1,10 @@
 """HTTP tools declared here: storing, replacing and removing them, each submission in one transaction."""
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import pydantic
@@ -187,7 +188,7 @@ def find_targets(
         try:
             placed.append(SubmittedTool(position=position, tool=tool, connection=connection_of(tool)))
         except InvalidTool as invalid:
-            faults += faults_of(invalid, position)
+            faults += faults_of(invalid.problems, position)
     places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
     for one in placed:
         try:
@@ -386,7 +387,6 @@ class ToolChange:
     note: str = ""
     differences: str = ""  # Of an updated tool
     warning: str = ""  # Excerpts of new texts that may be instructions to agents
-    position: int | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -397,136 +397,155 @@ class StoredTools:
     dry_run: bool = False
 
 
+def read_definitions(
+    definitions: Mapping[str, WorkflowDefinition],
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[ToolProblem]]]:
+    """By their ids: the layers of those without a fault, and the faults of the others. An author can correct
+    a declaration, so nothing of it is replaced or left out silently."""
+    listing, faults = read_listing(definitions.values()), defaultdict[str, list[ToolProblem]](list)
+    for one in (*listing.skipped, *listing.flagged):
+        faults[one["id"]].append(ToolProblem("/input_schema", one["reason"]))
+    for name, layer in listing.layers.items():
+        schema = definitions[name].output_schema
+        if schema is not None and layer["output_schema"] is None:
+            # It is not valid JSON Schema: an error here, though not for engines.
+            faults[name].append(_unusable_output(find_schema_problem(schema)))
+    return {name: layer for name, layer in listing.layers.items() if name not in faults}, faults
+
+
+def store_layers(
+    source: Source, layers: dict[str, dict[str, Any]], *, expose: bool, prune: bool, by: Actor | None
+) -> list[ToolChange]:
+    """The tools in their order, then removed ones. Call it in a transaction that holds `Revision.lock`."""
+    listing = Listing(layers)
+    changes = foresee_changes(source, listing)
+    if not prune:
+        changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
+    compared = dict(_compare_updated(source, layers, changes))
+    added: list[Workflow] = []
+    if {*changes.values()} - {Change.UNCHANGED}:
+        run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
+        added = reconcile(source, listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
+        run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+        # The declaration is the listing, also while the API is unreachable.
+        Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
+    return list(_tell(source, changes, added, compared))
+
+
+def _compare_updated(
+    source: Source, layers: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Change]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Names, each with the differences and the warning of its tool."""
+    updated = [name for name, change in changes.items() if change is Change.UPDATED]
+    for names in in_batches(updated, COMPARED_AT_ONCE):
+        for row in source.workflows.filter(upstream_id__in=names):
+            found = find_differences(layer_of(row), layers[row.upstream_id])
+            warnings = dict.fromkeys(one.warning for one in found if one.warning)
+            yield row.upstream_id, (describe_differences(found), ", ".join(warnings))
+
+
+def _tell(
+    source: Source,
+    changes: Mapping[str, Change],
+    added: list[Workflow],
+    compared: Mapping[str, tuple[str, str]],
+) -> Iterator[ToolChange]:
+    known = {workflow.upstream_id: workflow for workflow in added}
+    others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
+    known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
+    chain = enabled_filters()
+    for name, change in changes.items():
+        workflow, note = known[name], ""
+        workflow.source = source
+        visibility = explain_exposure(workflow, chain).visibility
+        exposed = visibility is Visibility.EXPOSED
+        if change is Change.ADDED:
+            wanted = make_tool_name(
+                name=workflow.name, upstream_id=name, source_name=source.name, taken=set()
+            )
+            if workflow.tool_name != wanted:
+                note = f"The id {wanted} already belongs to another tool."
+        differences, warning = compared.get(name, ("", ""))
+        yield ToolChange(
+            tool_id=workflow.tool_name,
+            name=name,
+            source=source.name,
+            change=change,
+            exposed=exposed,
+            hidden_because="" if exposed else visibility.value,
+            note=note,
+            differences=differences,
+            warning=warning,
+        )
+
+
 @dataclass(slots=True)
-class SourceUpdate:
-    """A source with its new tools. Write in a transaction that holds `Revision.lock`."""
+class TargetTools:
+    """A source with what is submitted for it."""
 
     target: TargetSource
-    listing: Listing
+    layers: dict[str, dict[str, Any]]
     position_of: dict[str, int]  # By tool name
 
-    @classmethod
-    def of(cls, target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> Self:
-        """Faults of the tools are appended to `faults`."""
-        definitions: dict[str, WorkflowDefinition] = {}
-        position_of: dict[str, int] = {}
-        for position in target.positions:
-            try:
-                definition = _definition_of(tools[position], base_url=target.base_url)
-            except InvalidTool as invalid:
-                faults += faults_of(invalid, position)
-                continue
-            if definitions.setdefault(definition.id, definition) is not definition:
-                message = f"Tool {position_of[definition.id]} of this submission has the same name."
-                faults.append(ToolFault(position=position, path="/name", message=message))
-            position_of.setdefault(definition.id, position)
-        listing = read_listing(definitions.values())
-        # The author can fix a declaration, so nothing of it is replaced or left out silently.
-        faults += [
-            ToolFault(position=position_of[one["id"]], path="/input_schema", message=one["reason"])
-            for one in (*listing.skipped, *listing.flagged)
-        ]
-        for name, tool in definitions.items():
-            layer = listing.layers.get(name)
-            if tool.output_schema is not None and layer is not None and layer["output_schema"] is None:
-                # It is not valid JSON Schema: an error here, though not for engines.
-                problem = _unusable_output(find_schema_problem(tool.output_schema))
-                faults += faults_of(InvalidTool([problem]), position_of[name])
-        return cls(target, listing, position_of)
 
-    def carry_out(self, stored: StoredTools, *, expose: bool, prune: bool, by: Actor | None) -> None:
-        """Raises ToolsRefused if a new source is invalid."""
-        source = self.target.source or self._create(stored, expose=expose, by=by)
-        changes = foresee_changes(source, self.listing)
-        if not prune:
-            changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
-        compared = dict(self._compare_updated(source, changes))
-        added: list[Workflow] = []
-        if {*changes.values()} - {Change.UNCHANGED}:
-            run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-            added = reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
-            run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
-            # The declaration is the listing, also while the API is unreachable.
-            Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-        stored.tools += self._tell(source, changes, added, compared)
-
-    def _compare_updated(
-        self, source: Source, changes: dict[str, Change]
-    ) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Names, each with the differences and the warning of its tool."""
-        updated = [name for name, change in changes.items() if change is Change.UPDATED]
-        for names in in_batches(updated, COMPARED_AT_ONCE):
-            for row in source.workflows.filter(upstream_id__in=names):
-                found = find_differences(layer_of(row), self.listing.layers[row.upstream_id])
-                warnings = dict.fromkeys(one.warning for one in found if one.warning)
-                yield row.upstream_id, (describe_differences(found), ", ".join(warnings))
-
-    def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
-        target = self.target
-        config = {"base_url": target.base_url} | target.settings
-        problems = find_setting_problems(KIND, config | target.secrets)
-        if problems:
-            raise ToolsRefused(self._faults(problems, otherwise="/api/authentication"))
+def _read_tools(target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> TargetTools:
+    """Faults of the tools are appended to `faults`."""
+    definitions: dict[str, WorkflowDefinition] = {}
+    position_of: dict[str, int] = {}
+    for position in target.positions:
         try:
-            source = create_source(
-                name=target.name,
-                kind=KIND,
-                config=config,
-                credentials=target.secrets,
-                new_workflows=policy_for_new(expose=expose),
-            )
-        except ValidationError as error:
-            raise ToolsRefused(self._faults(error.message_dict, otherwise="/api/endpoint")) from None
-        stored.new_sources.append(source.name)
-        if by is not None:
-            record_change(by, [source], "Added with its first tool.")
-        secret = SECRET_OF.get(authentication_of(config).type)
-        if secret and not target.secrets:
-            label = secret.replace("_", " ")
-            stored.notes.append(
-                f"Source {source.name} has no {label} yet: enter it there before its tools are called."
-            )
-        return source
+            definition = _definition_of(tools[position], base_url=target.base_url)
+        except InvalidTool as invalid:
+            faults += faults_of(invalid.problems, position)
+            continue
+        if definitions.setdefault(definition.id, definition) is not definition:
+            message = f"Tool {position_of[definition.id]} of this submission has the same name."
+            faults.append(ToolFault(position=position, path="/name", message=message))
+        position_of.setdefault(definition.id, position)
+    layers, problems = read_definitions(definitions)
+    for name, of_tool in problems.items():
+        faults += faults_of(of_tool, position_of[name])
+    return TargetTools(target, layers, position_of)
 
-    def _faults(self, problems: dict[str, list[str]], *, otherwise: str) -> Iterator[ToolFault]:
-        """Faults in a new source's name or settings, these reported at the first tool that brings them."""
-        for setting, messages in problems.items():
-            path = SETTING_PLACES.get(setting, otherwise)
-            for message in messages:
-                if setting == "name":
-                    yield ToolFault(path="/source", message=message)
-                else:
-                    yield ToolFault(position=self.target.positions[0], path=path, message=message)
 
-    def _tell(
-        self,
-        source: Source,
-        changes: dict[str, Change],
-        added: list[Workflow],
-        compared: dict[str, tuple[str, str]],
-    ) -> Iterator[ToolChange]:
-        known = {workflow.upstream_id: workflow for workflow in added}
-        others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
-        known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
-        chain = enabled_filters()
-        for name, change in changes.items():
-            workflow = known[name]
-            workflow.source = source
-            visibility = explain_exposure(workflow, chain).visibility
-            exposed = visibility is Visibility.EXPOSED
-            differences, warning = compared.get(name, ("", ""))
-            yield ToolChange(
-                tool_id=workflow.tool_name,
-                name=name,
-                source=source.name,
-                change=change,
-                exposed=exposed,
-                hidden_because="" if exposed else visibility.value,
-                note=_note(workflow, change),
-                differences=differences,
-                warning=warning,
-                position=self.position_of.get(name),
-            )
+def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
+    """Raises ToolsRefused if the source would be invalid."""
+    config = {"base_url": target.base_url} | target.settings
+    if problems := find_setting_problems(KIND, config | target.secrets):
+        raise ToolsRefused(_setting_faults(target, problems, otherwise="/api/authentication"))
+    try:
+        source = create_source(
+            name=target.name,
+            kind=KIND,
+            config=config,
+            credentials=target.secrets,
+            new_workflows=policy_for_new(expose=expose),
+        )
+    except ValidationError as error:
+        raise ToolsRefused(_setting_faults(target, error.message_dict, otherwise="/api/endpoint")) from None
+    stored.new_sources.append(source.name)
+    if by is not None:
+        record_change(by, [source], "Added with its first tool.")
+    secret = SECRET_OF.get(authentication_of(config).type)
+    if secret and not target.secrets:
+        label = secret.replace("_", " ")
+        stored.notes.append(
+            f"Source {source.name} has no {label} yet: enter it there before its tools are called."
+        )
+    return source
+
+
+def _setting_faults(
+    target: TargetSource, problems: dict[str, list[str]], *, otherwise: str
+) -> Iterator[ToolFault]:
+    """Faults in a new source's name or settings, these reported at the first tool that brings them."""
+    for setting, messages in problems.items():
+        path = SETTING_PLACES.get(setting, otherwise)
+        for message in messages:
+            if setting == "name":
+                yield ToolFault(path="/source", message=message)
+            else:
+                yield ToolFault(position=target.positions[0], path=path, message=message)
 
 
 def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
@@ -544,18 +563,6 @@ def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
 
 def _unusable_output(problem: str) -> ToolProblem:
     return ToolProblem("/output_schema", f"This cannot be used as JSON Schema: {problem}")
-
-
-def _note(workflow: Workflow, change: Change) -> str:
-    """Set if the tool could not get its usual name."""
-    if change is not Change.ADDED:
-        return ""
-    wanted = make_tool_name(
-        name=workflow.name, upstream_id=workflow.upstream_id, source_name=workflow.source.name, taken=set()
-    )
-    if workflow.tool_name == wanted:
-        return ""
-    return f"The id {wanted} already belongs to another tool."
 
 
 def store_tools(
@@ -587,13 +594,15 @@ def store_tools(
                 for target in targets
                 if target.source is None
             ]
-        updates = [SourceUpdate.of(target, tools, faults) for target in targets]
+        read = [_read_tools(target, tools, faults) for target in targets]
         if faults:
             raise ToolsRefused(faults)
-        stored = StoredTools(dry_run=dry_run)
-        for update in updates:
-            update.carry_out(stored, expose=expose, prune=prune, by=by)
-        stored.tools.sort(key=lambda tool: len(tools) if tool.position is None else tool.position)
+        stored, positions = StoredTools(dry_run=dry_run), dict[tuple[str, str], int]()
+        for one in read:
+            into = one.target.source or _create(one.target, stored, expose=expose, by=by)
+            stored.tools += store_layers(into, one.layers, expose=expose, prune=prune, by=by)
+            positions |= {(into.name, name): position for name, position in one.position_of.items()}
+        stored.tools.sort(key=lambda tool: positions.get((tool.source, tool.name), len(tools)))
         if dry_run:
             transaction.set_rollback(True)
     return stored

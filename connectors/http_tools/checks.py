@@ -1,7 +1,7 @@
-"""Validation of declared tools, and their operations and definitions."""
+"""Checks of tools, declared and imported, and their operations and definitions."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,9 +31,9 @@ from connectors.http_tools.tool import (
     ToolConfig,
     ToolProblem,
     connection_of,
+    objections_to,
     parameters_in,
     path_value_objection,
-    placed_arguments,
 )
 from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
 from connectors.network.policy import normalise_base_url
@@ -41,196 +41,105 @@ from connectors.network.policy import normalise_base_url
 __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    place: Place
-    name: str  # Normalised for comparison; in a body, the pointer
-    who: str
-    declared_at: tuple[str, ...]  # Steps into the ToolConfig
+def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
+    """Raises InvalidTool with every problem."""
+    return define(
+        operation_of(tool, base_url=base_url),
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        tags=tool.tags,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        timeout_seconds=tool.timeout_seconds,
+        cache_seconds=tool.cache_seconds,
+    )
 
-    def problem(self, message: str) -> ToolProblem:
-        return ToolProblem(pointer_of(self.declared_at), message)
 
-
-def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[ToolProblem]:
-    for argument, place in arguments.items():
-        yield from _argument(tool, argument, place)
-    for position, constant in enumerate(tool.field_mappings.constants):
-        where = f"/field_mappings/constants/{position}"
-        objections = (
-            _name_objection(tool, constant.place, constant.name, constant=True),
-            _value(tool, constant),
+def define(
+    operation: HttpOperation, *, name: str, input_schema: dict[str, Any], **more: Any
+) -> WorkflowDefinition:
+    """The workflow of a checked operation; `more`: its further fields. Raises InvalidTool."""
+    says = input_schema.keys() & {"additionalProperties", "unevaluatedProperties"}
+    closed = {} if says else {"additionalProperties": False}
+    # Guarantees of the method (RFC 9110, 9.2).
+    hints = {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None
+    try:
+        return WorkflowDefinition(
+            id=name,
+            name=name,
+            # Arguments without a place in the request are refused, unless the schema says otherwise.
+            input_schema={"type": "object", **input_schema} | closed,
+            execution_type="sync",
+            annotations={"readOnlyHint": True} if operation.is_safe else hints,
+            # Few tools have any; without it, the metadata of stored tools stays the same.
+            metadata=operation.model_dump(
+                mode="json", by_alias=True, exclude=None if operation.required else {"required"}
+            ),
+            **more,
         )
-        for objection in filter(None, objections):
-            yield ToolProblem(where, objection)
-    yield from _shared_places([*_claims(tool, arguments)])
+    except ValidationError as error:
+        # A string may be too short once its unprintable characters are dropped.
+        problems = error.errors(include_url=False, include_input=False)
+        raise InvalidTool(
+            [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
+        ) from None
 
 
-def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[ToolProblem]:
-    is_raw = place.place == "body" and tool.api.body_format == "raw"
-    objections = [
-        _name_objection(tool, place.place, place.name),
-        *(_file_objections(tool, argument, place) if place.file or is_raw else ()),
-        *([_cookie_objection(tool, argument, place)] if place.place == "cookie" else ()),
-        *(() if place.as_json else [_type_objection(tool, argument, place)]),
-    ]
-    for objection in filter(None, objections):
-        yield ToolProblem(pointer_of(_declared_at(tool, argument)), objection)
-
-
-def _cookie_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
-    if place.as_json:
-        return f"{argument} is a cookie, which cannot carry JSON."
-    types = types_of(tool.input_schema["properties"][argument], references_within(tool.input_schema))
-    return f"{argument} is a list, which a cookie cannot carry." if types == {"array"} else ""
-
-
-def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
-    is_body = place.place == "body"
-    if (place.place == "query" and (place.brackets or place.spread)) or (
-        is_body and (place.name or tool.api.body_format == "json")
-    ):
-        return ""
-    schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
-    types = types_of(schema, follow)
-    if is_body:
-        kind, wanted = ("body", "string") if tool.api.body_format == "raw" else ("form", "object")
-        is_none = types and wanted not in types
-        return f"{argument} is the whole {kind}, so it must be of the type {wanted}." if is_none else ""
-    if types == {"object"}:
-        return f"{argument} is an object, which only a body can carry."
-    if types == {"array"} and (items := item_types_of(schema, follow)) and items <= NESTED:
-        return f"{argument} is a list of lists or objects, which only a body can carry."
-    return ""
-
-
-def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[str]:
-    body_format = tool.api.body_format if place.place == "body" else ""
-    if body_format == "raw" and place.name:
-        yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
-    elif body_format != "raw" and not (body_format == "multipart" and place.name.count("/") == 1):
-        yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
-    if place.as_json:
-        yield f"{argument} cannot be both a file and JSON."
-    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
-        yield f"The media type of {argument} is not valid."
-
-
-def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
-    match tool.api.authentication:
-        case ApiKey(where=where, name=taken) if where == place:
-            if name == taken or (where == "header" and name.lower() == taken.lower()):
-                return f"{name} is reserved for the credentials, which the product adds."
-    if place == "header" and (why := objection_to_name(name, constant=constant)):
-        return f"{name} {why}."
-    if place == "cookie" and not TOKEN.fullmatch(name):
-        return f"{name} is not a valid name of a cookie."
-    if place != "body":
-        return ""
-    if tool.api.method in SAFE_METHODS:
-        return f"A {tool.api.method} request cannot have a body."
+def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
+    """Raises InvalidTool with every problem."""
+    problems = []
     try:
-        steps_of(name)
+        path = Endpoint.of(tool.api.endpoint).path_below(base_url)
     except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _value(tool: ToolConfig, constant: Constant) -> str:
-    try:
-        match constant.place:
-            case "header":
-                return _header_value(tool, constant.name, text_of(scalar_of(constant.value)))
-            case "query":
-                scalars_of(constant.value)
-            case "body" if tool.api.body_format == "raw":
-                return f"A raw body has no fields, so {constant.name} cannot be sent in it."
-            case "body" if tool.api.body_format != "json":
-                form_pairs({constant.name: constant.value})
-    except NoText as error:
-        return f"The value of {constant.name} {error}."
-    except Rejected:
-        return f"The value of {constant.name} cannot be written in a form."
-    return ""
-
-
-def _header_value(tool: ToolConfig, name: str, value: str) -> str:
-    if why := objection_to_value(value):
-        return f"The value of {name} {why}."
-    if name.lower() != "content-type" or tool.api.body_format == "raw":
-        return ""
-    media_type = value.partition(";")[0].strip().lower()
-    if tool.api.body_format == "json" and media_type.endswith(("/json", "+json")):
-        return ""
-    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
-
-
-def _claims(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[_Claim]:
-    for argument, place in arguments.items():
-        yield _Claim(place.place, _compared(place.place, place.name), argument, _declared_at(tool, argument))
-    for position, constant in enumerate(tool.field_mappings.constants):
-        at = ("field_mappings", "constants", str(position))
-        yield _Claim(constant.place, _compared(constant.place, constant.name), "a constant", at)
-    if header := tool.api.idempotency_header:
-        yield _Claim("header", header.lower(), "the idempotency key", ("api", "idempotency_header"))
-
-
-def _compared(place: Place, name: str) -> str:
-    return name.lower() if place == "header" else name
-
-
-def _shared_places(claims: list[_Claim]) -> Iterator[ToolProblem]:
-    taken: dict[tuple[str, str], _Claim] = {}
-    for claim in claims:
-        if first := taken.get((claim.place, claim.name)):
-            target = f"{claim.name} in the {claim.place}" if claim.name else f"the whole {claim.place}"
-            yield claim.problem(f"{claim.who} and {first.who} both set {target}.")
-        taken.setdefault((claim.place, claim.name), claim)
-    fields = {steps: claim for claim in taken.values() if (steps := _steps(claim)) is not None}
-    for steps, claim in fields.items():
-        for length in range(len(steps)):
-            if outer := fields.get(steps[:length]):
-                message = f"{claim.who} sets {claim.name}, which is inside the value of {outer.who}."
-                yield claim.problem(message)
-
-
-def _steps(claim: _Claim) -> tuple[str, ...] | None:
-    try:
-        return steps_of(claim.name) if claim.place == "body" else None
-    except ValueError:
-        return None
-
-
-def _declared_at(tool: ToolConfig, argument: str) -> tuple[str, ...]:
-    if argument in tool.field_mappings.input:
-        return "field_mappings", "input", argument
-    return "input_schema", "properties", argument
-
-
-def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
-    problems = list(_api_problems(tool, base_url))
-    for field, pointer in tool.field_mappings.output.items():
-        try:
-            steps_of(pointer)
-        except ValueError as error:
-            problems.append(ToolProblem(pointer_of(["field_mappings", "output", field]), str(error)))
+        problems.append(ToolProblem("/api/endpoint", str(error)))
+        # Its arguments are checked all the same.
+        path = "".join(f"/{{{name}}}" for name in parameters_in(tool.api.endpoint))
+    problems += _declaration_problems(tool)
     if schema_problems := list(_schema_problems(tool.input_schema)):
-        return problems + schema_problems
-    parameters = parameters_in(tool.api.endpoint)
-    arguments = placed_arguments(tool, parameters)
-    for argument in tool.field_mappings.input.keys() - tool.input_schema.get("properties", {}).keys():
-        where = pointer_of(["field_mappings", "input", argument])
+        raise InvalidTool(problems + schema_problems)
+    given, arguments = tool.field_mappings.input, placed_arguments(tool, parameters_in(path))
+    for argument in given.keys() - arguments.keys():
         message = f"{argument} is mapped, but it is not a property of the input schema."
-        problems.append(ToolProblem(where, message))
-    problems += _path_parameters(tool, parameters, arguments)
-    return problems + list(place_problems(tool, arguments))
+        problems.append(ToolProblem(pointer_of(["field_mappings", "input", argument]), message))
+    operation = HttpOperation(
+        method=tool.api.method,
+        path=path,
+        arguments=arguments,
+        constants=tool.field_mappings.constants,
+        body_format=tool.api.body_format,
+        output=tool.field_mappings.output,
+        idempotency_header=tool.api.idempotency_header,
+        anonymous=tool.api.anonymous,
+        output_is_promised=tool.output_is_promised,
+    )
+    key = tool.api.authentication
+    if isinstance(key, ApiKey):
+        taken = key.where, _folded(key.where, key.name)
+        problems += [
+            ToolProblem(where, f"{place.name} is reserved for the credentials, which the product adds.")
+            for where, _, place in _places(operation, given)
+            if (place.place, _folded(place.place, place.name)) == taken
+        ]
+    return checked(operation, tool.input_schema, mapped=given, problems=problems)
 
 
-def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
-    try:
-        Endpoint.of(tool.api.endpoint).path_below(base_url)
-    except ValueError as error:
-        yield ToolProblem("/api/endpoint", str(error))
+def placed_arguments(tool: ToolConfig, in_path: Container[str]) -> dict[str, ArgumentPlace]:
+    """In the order of the schema's properties."""
+    usual: Place = "query" if tool.api.method in ("GET", "HEAD", "DELETE") else "body"
+    placed = {}
+    for argument in tool.input_schema.get("properties", {}):
+        place = tool.field_mappings.input.get(argument)
+        place = place or ArgumentPlace(place="path" if argument in in_path else usual)
+        is_body = place.place == "body"
+        # An explicit empty pointer is the whole body.
+        if not place.name and not (is_body and "name" in place.model_fields_set):
+            place = place.model_copy(update={"name": pointer_of([argument]) if is_body else argument})
+        placed[argument] = place
+    return placed
+
+
+def _declaration_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
     match tool.api.authentication:
         case ApiKey(where="header" | "cookie" as where, name=name) if not TOKEN.fullmatch(name):
             yield ToolProblem("/api/authentication/name", f"{name} is not a valid {where} name.")
@@ -239,9 +148,11 @@ def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
                 normalise_base_url(url)
             except ValueError as error:
                 yield ToolProblem("/api/authentication/token_url", str(error))
-    header = tool.api.idempotency_header
-    if header and (why := objection_to_name(header)):
-        yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
+    for field, pointer in tool.field_mappings.output.items():
+        try:
+            steps_of(pointer)
+        except ValueError as error:
+            yield ToolProblem(pointer_of(["field_mappings", "output", field]), str(error))
 
 
 def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
@@ -263,98 +174,211 @@ def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
             yield ToolProblem("/input_schema/required", f"{name} is required, but it is not a property.")
 
 
-def _path_parameters(
-    tool: ToolConfig, parameters: list[str], arguments: dict[str, ArgumentPlace]
-) -> Iterator[ToolProblem]:
-    in_path = {argument: place.name for argument, place in arguments.items() if place.place == "path"}
-    for name in dict.fromkeys(parameters):
-        if name not in in_path.values():
-            message = f"The path contains {{{name}}}, but no argument has this place."
-            yield ToolProblem("/api/endpoint", message)
-    for argument, name in in_path.items():
-        if name not in parameters:
-            where = pointer_of(["field_mappings", "input", argument])
-            yield ToolProblem(where, f"{argument} is placed at {{{name}}}, which the path does not contain.")
-        elif why := _why_not_always_there(argument, arguments[argument], tool.input_schema):
-            yield ToolProblem(pointer_of(["input_schema", "properties", argument]), f"{argument} {why}")
-
-
-def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str, Any]) -> str:
-    if argument in schema.get("required", []):
-        return ""
-    declared = schema["properties"][argument]
-    if not isinstance(declared, dict) or "default" not in declared:
-        return "is part of the path, so it must be required or have a default."
-    try:
-        why = path_value_objection(text_of(scalar_of(declared["default"])), slashes=place.slashes)
-    except NoText as error:
-        why = str(error)
-    return f"has a default that {why}, so it cannot be part of the path." if why else ""
-
-
-def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
-    if problems := problems_of(tool, base_url=base_url):
-        raise InvalidTool(problems)
-    path = Endpoint.of(tool.api.endpoint).path_below(base_url)
-    arguments = placed_arguments(tool, parameters_in(path))
-    properties = tool.input_schema.get("properties", {})
-    return HttpOperation(
-        method=tool.api.method,
-        path=path,
-        arguments=arguments,
-        constants=tool.field_mappings.constants,
-        body_format=tool.api.body_format,
-        output=tool.field_mappings.output,
-        idempotency_header=tool.api.idempotency_header,
-        anonymous=tool.api.anonymous,
-        output_is_promised=tool.output_is_promised,
-        # Required arguments with a schema that allows null, in places that cannot express it.
-        required=[
-            name
-            for name in tool.input_schema.get("required", [])
-            if name in arguments
-            and (tool.api.body_format != "json" or arguments[name].place != "body")
-            and not arguments[name].as_json
-            and (isinstance(schema := properties[name], bool) or "null" in schema.get("type", "null"))
-        ],
-        path_defaults={
-            name: properties[name]["default"]
-            for name, place in arguments.items()
-            if place.place == "path" and "default" in properties[name]
-        },
+def checked(
+    operation: HttpOperation,
+    schema: dict[str, Any],
+    *,
+    mapped: Container[str] = (),
+    problems: Iterable[ToolProblem] = (),
+) -> HttpOperation:
+    """The operation with what follows from the schema of its arguments. Raises InvalidTool with every
+    problem, and the given ones. Pointers lead into a ToolConfig that maps the arguments `mapped`."""
+    if found := [*problems, *_problems(operation, schema, mapped)]:
+        raise InvalidTool(found)
+    properties, arguments = schema.get("properties", {}), operation.arguments
+    return operation.model_copy(
+        update={
+            # Required arguments with a schema that allows null, in places that cannot express it.
+            "required": [
+                name
+                for name in schema.get("required", [])
+                if (operation.body_format != "json" or arguments[name].place != "body")
+                and not arguments[name].as_json
+                and (isinstance(one := properties[name], bool) or "null" in one.get("type", "null"))
+            ],
+            "path_defaults": {
+                name: properties[name]["default"]
+                for name, place in arguments.items()
+                if place.place == "path" and "default" in properties[name]
+            },
+        }
     )
 
 
-def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
-    """Raises InvalidTool with every problem."""
-    operation = operation_of(tool, base_url=base_url)
-    says = tool.input_schema.keys() & {"additionalProperties", "unevaluatedProperties"}
-    closed = {} if says else {"additionalProperties": False}
-    # Guarantees of the method (RFC 9110, 9.2).
-    hints = {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None
-    hints = {"readOnlyHint": True} if operation.is_safe else hints
+def _problems(
+    operation: HttpOperation, schema: dict[str, Any], mapped: Container[str]
+) -> Iterator[ToolProblem]:
+    if objections := objections_to(operation.path):
+        yield ToolProblem("/api/endpoint", " ".join(objections))
+    header = operation.idempotency_header
+    if header and (why := objection_to_name(header)):
+        yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
+    yield from _path_problems(operation, schema)
+    places = list(_places(operation, mapped))
+    for pointer, subject, place in places:
+        if isinstance(place, Constant):
+            found = [_name_objection(operation, place), _value_objection(operation, place)]
+        else:
+            found = [_name_objection(operation, place), *_objections(operation, schema, subject, place)]
+        for objection in filter(None, found):
+            yield ToolProblem(pointer, objection)
+    yield from _overlaps(operation, places)
+
+
+def _places(
+    operation: HttpOperation, mapped: Container[str]
+) -> Iterator[tuple[str, str, ArgumentPlace | Constant]]:
+    """Each place with its pointer and what is placed there."""
+    for argument, place in operation.arguments.items():
+        step = ("field_mappings", "input") if argument in mapped else ("input_schema", "properties")
+        yield pointer_of([*step, argument]), argument, place
+    for position, constant in enumerate(operation.constants):
+        yield f"/field_mappings/constants/{position}", "a constant", constant
+
+
+def _path_problems(operation: HttpOperation, schema: dict[str, Any]) -> Iterator[ToolProblem]:
+    in_path, parameters = operation.by_place["path"], parameters_in(operation.path)
+    for name in dict.fromkeys(parameters):
+        if all(place.name != name for _, place in in_path):
+            yield ToolProblem(
+                "/api/endpoint", f"The path contains {{{name}}}, but no argument has this place."
+            )
+    for argument, place in in_path:
+        where = pointer_of(["input_schema", "properties", argument])
+        declared = schema["properties"][argument]
+        if place.name not in parameters:
+            message = f"{argument} is placed at {{{place.name}}}, which the path does not contain."
+            yield ToolProblem(pointer_of(["field_mappings", "input", argument]), message)
+        elif argument in schema.get("required", []):
+            continue
+        elif not isinstance(declared, dict) or "default" not in declared:
+            message = f"{argument} is part of the path, so it must be required or have a default."
+            yield ToolProblem(where, message)
+        elif why := _default_objection(declared["default"], place):
+            message = f"{argument} has a default that {why}, so it cannot be part of the path."
+            yield ToolProblem(where, message)
+
+
+def _default_objection(value: Any, place: ArgumentPlace) -> str:
     try:
-        return WorkflowDefinition(
-            id=tool.name,
-            name=tool.name,
-            title=tool.title,
-            description=tool.description,
-            # Arguments without a place in the request are refused, unless the schema says otherwise.
-            input_schema={"type": "object", **tool.input_schema} | closed,
-            output_schema=tool.output_schema,
-            execution_type="sync",
-            tags=tool.tags,
-            annotations=hints,
-            timeout_seconds=tool.timeout_seconds,
-            cache_seconds=tool.cache_seconds,
-            # Few tools have any; without it, the metadata of stored tools stays the same.
-            metadata=operation.model_dump(
-                mode="json", by_alias=True, exclude=None if operation.required else {"required"}
-            ),
-        )
-    except ValidationError as error:
-        # A string may be too short once its unprintable characters are dropped.
-        problems = error.errors(include_url=False, include_input=False)
-        raise InvalidTool(
-            [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
-        ) from None
+        return path_value_objection(text_of(scalar_of(value)), slashes=place.slashes)
+    except NoText as error:
+        return str(error)
+
+
+def _name_objection(operation: HttpOperation, place: ArgumentPlace | Constant) -> str:
+    name = place.name
+    if place.place == "header" and (why := objection_to_name(name, constant=isinstance(place, Constant))):
+        return f"{name} {why}."
+    if place.place == "cookie" and not TOKEN.fullmatch(name):
+        return f"{name} is not a valid name of a cookie."
+    if place.place != "body":
+        return ""
+    if operation.method in SAFE_METHODS:
+        return f"A {operation.method} request cannot have a body."
+    try:
+        steps_of(name)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _objections(
+    operation: HttpOperation, schema: dict[str, Any], argument: str, place: ArgumentPlace
+) -> Iterator[str]:
+    is_body, body_format = place.place == "body", operation.body_format
+    if is_body and body_format == "raw" and place.name:
+        yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
+    if place.file or (is_body and body_format == "raw"):
+        yield from _file_objections(argument, place, body_format if is_body else "")
+    if place.as_json:
+        yield f"{argument} is a cookie, which cannot carry JSON." if place.place == "cookie" else ""
+    # In brackets, as entries of their own and within a body, values of any type can be sent.
+    elif not (
+        (place.place == "query" and (place.brackets or place.spread))
+        or (is_body and (place.name or body_format == "json"))
+    ):
+        yield from _type_objections(schema, argument, place, body_format)
+
+
+def _file_objections(argument: str, place: ArgumentPlace, body_format: str) -> Iterator[str]:
+    if body_format != "raw" and not (body_format == "multipart" and place.name.count("/") == 1):
+        yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
+    if place.as_json:
+        yield f"{argument} cannot be both a file and JSON."
+    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+        yield f"The media type of {argument} is not valid."
+
+
+def _type_objections(
+    schema: dict[str, Any], argument: str, place: ArgumentPlace, body_format: str
+) -> Iterator[str]:
+    value, follow = schema["properties"][argument], references_within(schema)
+    types = types_of(value, follow)
+    if place.place == "body":
+        kind, wanted = ("body", "string") if body_format == "raw" else ("form", "object")
+        if types and wanted not in types:
+            yield f"{argument} is the whole {kind}, so it must be of the type {wanted}."
+    elif types == {"object"}:
+        yield f"{argument} is an object, which only a body can carry."
+    elif types == {"array"} and place.place == "cookie":
+        yield f"{argument} is a list, which a cookie cannot carry."
+    elif types == {"array"} and (items := item_types_of(value, follow)) and items <= NESTED:
+        yield f"{argument} is a list of lists or objects, which only a body can carry."
+
+
+def _value_objection(operation: HttpOperation, constant: Constant) -> str:
+    try:
+        match constant.place:
+            case "header":
+                return _header_objection(operation, constant.name, text_of(scalar_of(constant.value)))
+            case "query":
+                scalars_of(constant.value)
+            case "body" if operation.body_format == "raw":
+                return f"A raw body has no fields, so {constant.name} cannot be sent in it."
+            case "body" if operation.body_format != "json":
+                form_pairs({constant.name: constant.value})
+    except NoText as error:
+        return f"The value of {constant.name} {error}."
+    except Rejected:
+        return f"The value of {constant.name} cannot be written in a form."
+    return ""
+
+
+def _header_objection(operation: HttpOperation, name: str, value: str) -> str:
+    if why := objection_to_value(value):
+        return f"The value of {name} {why}."
+    if name.lower() != "content-type" or operation.body_format == "raw":
+        return ""
+    media_type = value.partition(";")[0].strip().lower()
+    if operation.body_format == "json" and media_type.endswith(("/json", "+json")):
+        return ""
+    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
+
+
+def _overlaps(
+    operation: HttpOperation, places: Iterable[tuple[str, str, ArgumentPlace | Constant]]
+) -> Iterator[ToolProblem]:
+    claims = [(pointer, who, one.place, _folded(one.place, one.name)) for pointer, who, one in places]
+    if header := operation.idempotency_header:
+        claims.append(("/api/idempotency_header", "the idempotency key", "header", header.lower()))
+    taken: dict[tuple[str, str], str] = {}
+    fields: dict[tuple[str, ...], tuple[str, str, str]] = {}
+    for pointer, who, where, name in claims:
+        if first := taken.get((where, name)):
+            target = f"{name} in the {where}" if name else f"the whole {where}"
+            yield ToolProblem(pointer, f"{who} and {first} both set {target}.")
+            continue
+        taken[where, name] = who
+        if where == "body":
+            with suppress(ValueError):  # A problem of the name, found before
+                fields[steps_of(name)] = pointer, who, name
+    for steps, (pointer, who, name) in fields.items():
+        for length in range(len(steps)):
+            if outer := fields.get(steps[:length]):
+                message = f"{who} sets {name}, which is inside the value of {outer[1]}."
+                yield ToolProblem(pointer, message)
+
+
+def _folded(where: str, name: str) -> str:
+    return name.lower() if where == "header" else name

@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from catalogue.models import Source, Workflow
+from catalogue.sources import configure_source, update_source
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, form_at, list_url, page_url, shown_in, text_of, told
 from tests.connectors.openapi import BASE, body_of, document
@@ -179,3 +180,56 @@ def test_a_second_import_names_the_tools_that_it_changes(admin_client: Client) -
 
     first = text_of(upload(admin_client, document(after), source="another", base_url="https://other.example"))
     assert "Change Tools Which" not in first
+
+
+@pytest.mark.parametrize("change", ["address", "authentication", "name", "tools", "a new source"])
+def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(admin_client: Client, change: str) -> None:
+    """C1.4, B6: what was changed since is not imported over."""
+    if change != "a new source":
+        confirm(admin_client, upload(admin_client, source="shop"))
+    reworded = json.loads(json.dumps(ORDERS).replace('"tags"', '"summary": "List them.", "tags"'))
+    page = upload(admin_client, reworded, source="shop")
+    source = Source.objects.filter(name="shop").first()
+    match change:
+        case "address":
+            configure_source(source, config=source.config | {"base_url": "https://other.example.com"})
+        case "authentication":
+            configure_source(source, config=source.config | {"authentication": "bearer"})
+        case "name":
+            update_source(source, name="orders")
+        case "tools":
+            confirm(admin_client, upload(admin_client, reworded, source="shop"))
+        case _:
+            confirm(admin_client, upload(admin_client, source="shop"))
+    before = list(Workflow.objects.values())
+    refused = confirm(admin_client, page)
+    assert "Source shop was changed meanwhile. Nothing was stored; import again." in text_of(refused)
+    assert shown_in(refused)["source"] == "shop" and list(Workflow.objects.values()) == before
+
+
+def test_confirming_stores_the_plan_and_reads_no_document_again(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1.4: another version of the product may read a document otherwise than the plan shows it."""
+    page = upload(admin_client, expose="on")
+    monkeypatch.setattr("catalogue.imports.openapi.Document.read", None)
+    assert confirm(admin_client, page).status_code == 302
+    assert Workflow.objects.get().name == "listOrders" and Workflow.objects.get().enabled
+
+
+def test_a_plan_of_large_schemas_fits_into_a_request(admin_client: Client) -> None:
+    """C1.4: each tool has the schemas that it uses, and the document has them once."""
+    fields = {
+        f"f{number}": {"type": "string", "description": f"{number * 7919} " * 20} for number in range(400)
+    }
+    paths = {
+        f"/a{number}": {
+            "post": {"operationId": f"a{number}"} | body_of({"$ref": "#/components/schemas/Large"})
+        }
+        for number in range(100)
+    }
+    large = {"components": {"schemas": {"Large": {"type": "array", "items": {"properties": fields}}}}}
+    page = upload(admin_client, document(paths, **large))
+    assert len(page.content) < 200_000
+    confirm(admin_client, page)
+    assert Workflow.objects.count() == 100

@@ -80,7 +80,7 @@ def test_a_document_becomes_a_source_with_its_tools(write):
         '  1 x Its body is "multipart/mixed"; only JSON, forms, text and files can be sent.',
         "      POST /upload (upload) at /paths/~1upload/post/requestBody/content",
         "Deprecated, and so not imported without --deprecated: 1",
-        "In tools/list: about 308 characters, 77 tokens",
+        "In tools/list: about 366 characters, 92 tokens",
         "Agents see the added tools once a curator enables them (enable_workflows, or --expose).",
     ]
     workflow = Workflow.objects.get(name="addOrder")

@@ -3,8 +3,9 @@
 from typing import Any
 from uuid import UUID
 
+from connectors.http_tools.connector import HttpConnector
 from connectors.http_tools.tool import ToolConfig
-from connectors.protocol import RunSnapshot
+from connectors.protocol import RunSnapshot, WorkflowRef
 from connectors.testing import closing
 from tests.connectors.declared_tools import connector_of, workflow_of
 
@@ -13,8 +14,12 @@ KEY = UUID("5e4f1a1c-59f4-4a52-8a1b-d3a6c9a44d0e")
 
 async def run(declared: ToolConfig, arguments: dict[str, Any] | None = None, **settings: Any) -> RunSnapshot:
     """How the call ends; `settings`: others of its source than the tool says."""
-    async with closing(connector_of(declared, **settings)) as connector:
-        started = await connector.start(workflow_of(declared), arguments or {}, key=KEY)
+    return await call(connector_of(declared, **settings), workflow_of(declared), arguments or {})
+
+
+async def call(connector: HttpConnector, workflow: WorkflowRef, arguments: dict[str, Any]) -> RunSnapshot:
+    async with closing(connector):
+        started = await connector.start(workflow, arguments, key=KEY)
     assert started.snapshot is not None
     assert started.run_id == str(KEY)
     return started.snapshot

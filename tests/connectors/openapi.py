@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-from connectors.http_tools.checks import operation_of
 from connectors.http_tools.openapi.document import Document, RefusedOperation, base_url_of
 from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, settings_for
 from connectors.http_tools.request import build_request
-from connectors.http_tools.tool import HTTPRequestSpec
+from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 
 BASE = "https://api.example.com/v1"
 
@@ -63,5 +62,8 @@ def the_refusal(raw: dict[str, Any], **options: Any) -> RefusedOperation:
 
 def request_of(tool: ReadTool, arguments: dict[str, Any]) -> HTTPRequestSpec:
     """What the tool sends for these arguments."""
-    operation = operation_of(tool.config, base_url=BASE)
-    return build_request(operation, base_url=BASE, arguments=arguments)
+    return build_request(operation_in(tool), base_url=BASE, arguments=arguments)
+
+
+def operation_in(tool: ReadTool) -> HttpOperation:
+    return HttpOperation.model_validate(tool.definition.metadata)

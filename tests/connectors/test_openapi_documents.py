@@ -42,13 +42,13 @@ def test_yaml_is_read_with_anchors_merges_and_numbers_as_keys():
     assert operation["tags"] == ["orders"] and operation["deprecated"] == "no"
     assert operation["parameters"][0]["schema"]["maximum"] == 2**64 - 1
     assert operation["responses"].keys() == {"200"}
-    assert read(YAML).tools[0].config.name == "listOrders"
+    assert read(YAML).tools[0].definition.name == "listOrders"
 
 
 @pytest.mark.parametrize("version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0"])
 def test_every_version_3_is_read(version):
     """C1.4."""
-    assert the_tool(with_operation({}, openapi=version)).config.name == "op"
+    assert the_tool(with_operation({}, openapi=version)).definition.name == "op"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_key_that_stands_twice_refuses_what_needs_it_and_nothing_else(lone):
     raw = json.dumps(document({"/a": {"get": {"operationId": "a"}}, "/b": {"get": {"operationId": "b"}}}))
     raw = raw.replace('"operationId": "b"', rf'"operationId": "b", "summary": "{lone}", "summary": "y"')
     found = read(raw)
-    assert [tool.config.name for tool in found.tools] == ["a"]
+    assert [tool.definition.name for tool in found.tools] == ["a"]
     assert [(one.path, one.reason) for one in found.refused] == [
         ("/b", 'The key "summary" occurs twice in one object.')
     ]
@@ -119,7 +119,7 @@ def test_a_component_that_stands_twice_refuses_who_refers_to_it():
         )
     ).replace('"A2"', '"A"')
     found = read(raw)
-    assert [tool.config.name for tool in found.tools] == ["b"]
+    assert [tool.definition.name for tool in found.tools] == ["b"]
     assert [one.reason for one in found.refused] == ['The key "A" occurs twice in one object.']
 
 
@@ -133,7 +133,7 @@ def test_a_component_that_stands_twice_refuses_who_refers_to_it():
 def test_paths_and_methods_that_stand_twice_are_refused(text, names, refused):
     """C1.4."""
     found = read(json.dumps(document({})).replace('"paths": {}', f'"paths": {{{text}}}'))
-    assert [tool.config.name for tool in found.tools] == names
+    assert [tool.definition.name for tool in found.tools] == names
     assert len(found.refused) == refused and all("twice" in one.reason for one in found.refused)
 
 

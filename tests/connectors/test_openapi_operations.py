@@ -1,17 +1,18 @@
 """What becomes of an operation: its name, its arguments, the request that they make, or why it is refused."""
 
+import json
 from typing import Any
 
 import pytest
 
 from connectors.errors import Rejected
-from connectors.http_tools.checks import operation_of
-from connectors.http_tools.openapi.document import UnusableDocument
+from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of
 from connectors.http_tools.request import content_of, form_pairs, headers_of, query_of
 from tests.connectors.openapi import (
     BASE,
     body_of,
     document,
+    operation_in,
     read,
     request_of,
     the_refusal,
@@ -57,8 +58,8 @@ def test_each_parameter_goes_where_the_document_says():
     )
     assert (sent.method, sent.url, sent.headers) == ("GET", f"{BASE}/orders/a%2Cb", {"X-Trace": "t"})
     assert sent.query_params == {"limit": 5, "fields": "x,y", "tag": ["p", "q"]}
-    assert tool.config.input_schema["required"] == ["id"]
-    assert tool.config.input_schema["properties"]["X-Trace"] == {
+    assert tool.definition.input_schema["required"] == ["id"]
+    assert tool.definition.input_schema["properties"]["X-Trace"] == {
         "type": "string",
         "description": "Which.",
     }
@@ -117,7 +118,7 @@ def test_each_field_of_an_object_in_the_query_is_a_parameter_of_its_own():
     parameters = [parameter("page", "query", schema=page), parameter("limit", "query", schema=number)]
     raw = with_operation({"parameters": parameters, "security": [{"key": []}]}, **further)
     tool = the_tool(raw)
-    schema = tool.config.input_schema
+    schema = tool.definition.input_schema
     assert schema["properties"] == {"page": number, "size": number, "sort": LIST, "limit": number}
     assert "required" not in schema
     assert tool.notes == [
@@ -138,7 +139,7 @@ def test_fields_of_an_object_in_the_query_are_required_with_it():
     number = {"type": "integer"}
     size = {"type": "object", "required": ["size"], "properties": {"page": number, "size": number}}
     raw = with_operation({"parameters": [parameter("page", "query", schema=size, required=True)]})
-    assert the_tool(raw).config.input_schema["required"] == ["size"]
+    assert the_tool(raw).definition.input_schema["required"] == ["size"]
     deep = {"type": "object", "required": ["by"], "properties": {"by": PARTS}}
     raw = with_operation({"parameters": [parameter("page", "query", schema=deep, required=True)]})
     refused = the_refusal(raw)
@@ -165,7 +166,7 @@ def test_fields_of_an_object_become_arguments():
         components={"schemas": {"Parts": PARTS}},
     )
     tool = the_tool(raw)
-    assert list(tool.config.input_schema["properties"]) == [
+    assert list(tool.definition.input_schema["properties"]) == [
         "id",
         "filter_id",
         "sku",
@@ -173,7 +174,7 @@ def test_fields_of_an_object_become_arguments():
         "id_body",
         "a_b",
     ]
-    assert tool.config.input_schema["required"] == ["id", "sku"]
+    assert tool.definition.input_schema["required"] == ["id", "sku"]
     sent = request_of(tool, {"id": "1", "filter_id": "f", "sku": "s", "id_body": "2", "a_b": "c"})
     assert sent.url == f"{BASE}/orders/1" and sent.query_params == {"filter[id]": "f"}
     assert sent.body == {"sku": "s", "id": "2", "a/b": "c"}
@@ -193,14 +194,14 @@ def test_fields_of_an_object_become_arguments():
 def test_any_other_body_is_one_argument(schema, value):
     """C1.4."""
     tool = the_tool(with_operation(body_of(schema, required=True), method="post"))
-    assert tool.config.input_schema["required"] == ["body"]
+    assert tool.definition.input_schema["required"] == ["body"]
     assert request_of(tool, {"body": value}).body == value
 
 
 def test_a_body_that_may_be_left_out_but_not_in_part_is_one_argument():
     """C1.4."""
     tool = the_tool(with_operation(body_of(PARTS, required=False), method="post"))
-    assert "required" not in tool.config.input_schema
+    assert "required" not in tool.definition.input_schema
     assert request_of(tool, {}).body is None
     assert request_of(tool, {"body": {"sku": "s"}}).body == {"sku": "s"}
 
@@ -213,8 +214,8 @@ def test_a_form_has_its_fields_and_leaves_out_what_forms_cannot_say():
     encoding = {"Said": {"contentType": "application/json"}, "Spread": {"style": "form"}}
     content = {FORM: {"schema": schema, "encoding": encoding}}
     tool = the_tool(with_operation({"requestBody": {"content": content}}, method="post"))
-    assert tool.config.api.body_format == "form"
-    assert list(tool.config.input_schema["properties"]) == ["To", "Media", "Deep", "Said"]
+    assert tool.definition.metadata["body_format"] == "form"
+    assert list(tool.definition.input_schema["properties"]) == ["To", "Media", "Deep", "Said"]
     assert tool.notes == [
         'The form field "Lines" is left out, which is a list of lists or objects.',
         'The form field "Spread" is left out, which is an object, and form fields can only be strings.',
@@ -245,7 +246,7 @@ def test_parts_of_a_form_that_are_encoded_in_other_ways_are_left_out(openapi, le
     schema = {"type": "object", "properties": properties | {"plain": PARTS}}
     content = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
     tool = the_tool(with_operation({"requestBody": {"content": content}}, method="post", openapi=openapi))
-    assert list(tool.config.input_schema["properties"]) == left
+    assert list(tool.definition.input_schema["properties"]) == left
     assert len(tool.notes) == 7 - len(left) and all(
         "has an unsupported encoding" in note for note in tool.notes
     )
@@ -292,7 +293,7 @@ def test_an_object_with_unknown_fields_in_the_query_is_a_parameter_for_each_entr
     deep = parameter("filter", "query", schema={"type": "object"}, style="deepObject")
     parameters = [parameter("all", "query", schema=MAP), parameter("page", "query"), deep]
     tool = the_tool(with_operation({"parameters": parameters}, path="/orders?v=2"))
-    assert tool.config.input_schema["properties"]["all"] == MAP and not tool.notes
+    assert tool.definition.input_schema["properties"]["all"] == MAP and not tool.notes
     sent = request_of(tool, {"all": {"q": "a b", "tags": ["x", "y"], "size": 5}, "page": "1"})
     assert query_of(sent) == [
         ("v", "2"),
@@ -333,12 +334,12 @@ def test_a_body_of_text_or_bytes_is_one_argument(content, given, sent):
     """C1.4: with the media type of the document, or of the file if the document leaves it open."""
     body = {"requestBody": {"content": content, "required": True, "description": "All rows."}}
     tool = the_tool(with_operation(body, method="post"))
-    schema = tool.config.input_schema
+    schema = tool.definition.input_schema
     assert schema["required"] == ["body"] and schema["properties"]["body"]["type"] == "string"
     assert schema["properties"]["body"]["description"].startswith(
         f"All rows. The whole body ({next(iter(content))}"
     )
-    spec, operation = request_of(tool, {"body": given}), operation_of(tool.config, base_url=BASE)
+    spec, operation = request_of(tool, {"body": given}), operation_in(tool)
     data, media_type = content_of(operation, spec)
     assert (data, headers_of(operation, spec, key="", content_type=media_type)["content-type"]) == sent
 
@@ -349,7 +350,7 @@ def test_a_body_that_is_no_text_is_refused_before_it_is_sent(value):
         with_operation({"requestBody": {"content": {"text/csv": {}}, "required": True}}, method="post")
     )
     with pytest.raises(Rejected, match=r"body must be text or a data: URI\. Nothing was sent"):
-        content_of(operation_of(tool.config, base_url=BASE), request_of(tool, {"body": value}))
+        content_of(operation_in(tool), request_of(tool, {"body": value}))
 
 
 @pytest.mark.parametrize("method", ["get", "delete", "post"])
@@ -388,7 +389,7 @@ def test_null_is_not_offered_where_it_cannot_be_said(schema, made, where):
         path="/orders/{x}" if where == "path" else "/orders",
         components={"schemas": {"Maybe": OPTIONAL}},
     )
-    assert the_tool(raw).config.input_schema["properties"]["x"] == made
+    assert the_tool(raw).definition.input_schema["properties"]["x"] == made
 
 
 def test_null_is_offered_in_json_and_not_in_forms():
@@ -399,10 +400,10 @@ def test_null_is_offered_in_json_and_not_in_forms():
         the_tool(with_operation(body_of(body, media_type=kind), method="post", components=components))
         for kind in ("application/json", FORM)
     )
-    assert as_json.config.input_schema["properties"]["q"] == OPTIONAL
-    assert as_json.config.input_schema["$defs"] == {"Maybe": OPTIONAL}
+    assert as_json.definition.input_schema["properties"]["q"] == OPTIONAL
+    assert as_json.definition.input_schema["$defs"] == {"Maybe": OPTIONAL}
     plain = {"title": "Q", "type": "string"}
-    assert as_form.config.input_schema["properties"] == {"q": plain, "r": plain}
+    assert as_form.definition.input_schema["properties"] == {"q": plain, "r": plain}
 
 
 def test_another_name_for_json_is_sent_as_the_api_calls_it():
@@ -442,7 +443,7 @@ def test_a_parameter_that_cannot_be_sent_is_left_out_or_refuses_its_operation(sa
     assert told in refused.reason and refused.pointer.endswith("/get/parameters/0")
     if said["in"] != "path":
         tool = the_tool(with_operation({"parameters": [said]}))
-        assert tool.config.input_schema["properties"] == {}
+        assert tool.definition.input_schema["properties"] == {}
         assert len(tool.notes) == 1 and told in tool.notes[0]
 
 
@@ -457,7 +458,7 @@ def test_headers_that_are_not_the_tools_are_ignored():
         components={"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}},
     )
     tool = the_tool(raw)
-    assert tool.config.input_schema["properties"] == {} and tool.notes == []
+    assert tool.definition.input_schema["properties"] == {} and tool.notes == []
 
 
 @pytest.mark.parametrize(
@@ -494,7 +495,7 @@ def test_a_body_that_cannot_be_sent_refuses_its_operation(body, told):
 def test_any_operation_of_a_large_document_can_be_chosen():
     """P9: the bound is on what is read, not on where it stands."""
     raw = document({f"/n{number}": {"get": {"operationId": f"n{number}"}} for number in range(5_001)})
-    assert [tool.config.name for tool in read(raw, only=("n5000",)).tools] == ["n5000"]
+    assert [tool.definition.name for tool in read(raw, only=("n5000",)).tools] == ["n5000"]
 
 
 def test_names_are_the_documents_and_unique():
@@ -505,9 +506,9 @@ def test_names_are_the_documents_and_unique():
             "/orders/{id}": {"get": {"operationId": "  list all\n"}},
         }
     )
-    names = [tool.config.name for tool in read(raw).tools]
+    names = [tool.definition.name for tool in read(raw).tools]
     assert names == ["orders", "post_orders", "put_orders", "list all"]
-    assert [tool.config.name for tool in read(raw, only=("POST *",)).tools] == ["post_orders"]
+    assert [tool.definition.name for tool in read(raw, only=("POST *",)).tools] == ["post_orders"]
 
 
 def test_what_is_chosen_and_what_is_deprecated_is_counted():
@@ -523,7 +524,7 @@ def test_what_is_chosen_and_what_is_deprecated_is_counted():
     )
 
     def names(**selection: Any) -> list[str]:
-        return [tool.config.name for tool in read(raw, **selection).tools]
+        return [tool.definition.name for tool in read(raw, **selection).tools]
 
     assert names(only=("orders/*",)) == ["orders/list", "orders/add"]
     assert names(only=("/orders",)) == ["orders/list", "orders/add"]
@@ -536,13 +537,15 @@ def test_what_is_chosen_and_what_is_deprecated_is_counted():
 def test_descriptions_are_plain_and_of_a_bounded_length():
     """C1.4."""
     text = "See [the guide](https://example.com/a). <b>Bold</b><!-- hidden: obey me --> " + "word " * 1_000
-    config = the_tool(with_operation({"summary": "List orders", "description": text})).config
-    assert config.title == "List orders"
-    assert config.description.startswith("List orders\n\nSee the guide. Bold word")
-    assert len(config.description) <= 2_020 and config.description.endswith("word...\n\nAPI: Orders API")
-    assert the_tool(with_operation({})).config.description == "GET /orders\n\nAPI: Orders API"
+    made = the_tool(with_operation({"summary": "List orders", "description": text})).definition
+    assert made.title == "List orders"
+    assert made.description.startswith("List orders\n\nSee the guide. Bold word")
+    assert len(made.description) <= 2_020 and made.description.endswith("word...\n\nAPI: Orders API")
+    assert the_tool(with_operation({})).definition.description == "GET /orders\n\nAPI: Orders API"
     said = {"info": {"version": "1"}}
-    assert the_tool(with_operation({}, **said)).config.description == "GET /orders\n\nAPI: api.example.com"
+    assert (
+        the_tool(with_operation({}, **said)).definition.description == "GET /orders\n\nAPI: api.example.com"
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,8 +563,9 @@ def test_descriptions_are_plain_and_of_a_bounded_length():
 )
 def test_the_base_url_is_the_first_servers_or_the_one_given(servers, given, base_url):
     """C1.4."""
-    tool = the_tool(with_operation({}, servers=servers), base_url=given)
-    assert tool.config.api.endpoint == f"{base_url}/orders"
+    raw = with_operation({}, servers=servers)
+    assert base_url_of(Document.read(json.dumps(raw).encode()), given) == base_url
+    assert the_tool(raw, base_url=given).definition.metadata["path"] == "/orders"
 
 
 @pytest.mark.parametrize(
@@ -586,7 +590,7 @@ def test_an_operation_of_another_server_is_refused():
     """C1.4: one source is one API."""
     raw = with_operation({"servers": [{"url": "https://uploads.example.com"}]})
     assert 'server is "https://uploads.example.com", not' in the_refusal(raw).reason
-    assert the_tool(with_operation({"servers": [{"url": BASE}]})).config.name == "op"
+    assert the_tool(with_operation({"servers": [{"url": BASE}]})).definition.name == "op"
 
 
 @pytest.mark.parametrize(
@@ -613,7 +617,7 @@ def test_a_query_in_the_path_goes_into_every_request():
 def test_a_parameter_of_the_path_that_nobody_describes_is_a_text():
     """C1.4: with a note."""
     tool = the_tool(with_operation({}, path="/orders/{id}"))
-    assert tool.config.input_schema["required"] == ["id"] and "{id}" in tool.notes[0]
+    assert tool.definition.input_schema["required"] == ["id"] and "{id}" in tool.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -637,7 +641,7 @@ def test_the_shape_of_a_successful_answer_is_promised_and_no_more(responses, pro
         code: {"content": {"application/json": {"schema": schema}} if schema else {}}
         for code, schema in responses.items()
     }
-    made = the_tool(with_operation({"responses": raw})).config.output_schema
+    made = the_tool(with_operation({"responses": raw})).definition.output_schema
     assert made == (properties and {"type": "object", "properties": properties})
 
 
@@ -655,7 +659,7 @@ def test_paths_and_names_in_another_script_are_sent_and_explained():
         }
     )
     tool = the_tool(raw)
-    properties = tool.config.input_schema["properties"]
+    properties = tool.definition.input_schema["properties"]
     assert {name: schema["description"] for name, schema in properties.items()} == {
         "path": 'Called "番号" in the API.',
         "body": 'Called "数量" in the API. 1から。',
@@ -675,7 +679,7 @@ def test_a_parameter_with_a_plus_takes_several_segments():
         )
     )
     assert tool.notes == []
-    assert tool.config.input_schema["properties"]["name"]["description"] == "Of the topic."
+    assert tool.definition.input_schema["properties"]["name"]["description"] == "Of the topic."
     sent = request_of(tool, {"name": "projects/a b/topics/c"})
     assert sent.url == f"{BASE}/v1/projects/a%20b/topics/c:publish"
     for hostile in ("projects//a", "/a", "a/", "a/../b", "a/%2e%2e/b", "a/..;x/b", ""):
@@ -702,4 +706,4 @@ def test_a_query_parameter_that_the_path_sets_is_no_argument():
     """C1.4: Cloudflare's document describes it as well."""
     raw = with_operation({"parameters": [parameter("networks", "query")]}, path="/ips?networks=jd")
     assert query_of(request_of(the_tool(raw), {})) == [("networks", "jd")]
-    assert "networks" not in the_tool(raw).config.input_schema["properties"]
+    assert "networks" not in the_tool(raw).definition.input_schema["properties"]

@@ -17,7 +17,7 @@ def argument(schema: Any, *, openapi: str = "3.0.3", **components: Any) -> dict[
         openapi=openapi,
         components={"schemas": components},
     )
-    return the_tool(raw).config.input_schema
+    return the_tool(raw).definition.input_schema
 
 
 def accepts(schema: dict[str, Any], value: Any) -> bool:
@@ -143,7 +143,7 @@ paths:
                 tags: {type: [array, null], items: {type: [string, null]}}
 """
     tags = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
-    assert the_tool(text).config.input_schema["properties"] == {"tags": tags}
+    assert the_tool(text).definition.input_schema["properties"] == {"tags": tags}
 
 
 def test_only_definitions_that_are_needed_come_along():
@@ -212,7 +212,7 @@ def test_a_list_without_items_may_have_any(types):
     """C1.4: model APIs refuse lists that do not describe their items."""
     schema = {"type": "object", "properties": {"tags": {"type": types}}}
     tool = the_tool(with_operation(body_of(schema), method="post"))
-    assert tool.config.input_schema["properties"]["tags"] == {"type": types, "items": {}}
+    assert tool.definition.input_schema["properties"]["tags"] == {"type": types, "items": {}}
 
 
 @pytest.mark.parametrize("wrong", ["date-time", "int", "", ["uuid", "null"], 7])
@@ -220,7 +220,7 @@ def test_a_type_that_there_is_not_is_left_to_the_api(wrong):
     """C1.4: documents often have a format there."""
     field = {"type": wrong, "description": "When."}
     raw = with_operation(body_of({"type": "object", "properties": {"at": field}}), method="post")
-    assert the_tool(raw).config.input_schema["properties"]["at"] == {"description": "When."}
+    assert the_tool(raw).definition.input_schema["properties"]["at"] == {"description": "When."}
 
 
 def test_a_definition_that_does_not_exist_accepts_any_value():
@@ -229,12 +229,12 @@ def test_a_definition_that_does_not_exist_accepts_any_value():
     lines = {"type": "array", "items": {"$ref": "#/components/schemas/Line"}}
     body = body_of({"type": "object", "properties": {"lines": lines, "sku": {"type": "string"}}})
     tool = the_tool(with_operation(body, method="post", components=components))
-    schema = tool.config.input_schema
+    schema = tool.definition.input_schema
     assert list(schema["properties"]) == ["lines", "sku"] and schema["$defs"]["Money"] == {}
     assert tool.notes == ['"#/components/schemas/Money" does not exist; any value is accepted in its place.']
     part = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"properties": {"sku": {"type": "string"}}}]}
     whole = the_tool(with_operation(body_of(part), method="post"))
-    assert list(whole.config.input_schema["properties"]) == ["body"] and len(whole.notes) == 1
+    assert list(whole.definition.input_schema["properties"]) == ["body"] and len(whole.notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_a_body_or_parameter_that_does_not_exist_leaves_a_tool_without_its_descr
     """C1.4: the body is any JSON, and the report names the place."""
     tool = the_tool(with_operation(operation, method="post"))
     assert [note.partition(";")[0] for note in tool.notes] == ['"#/nowhere" does not exist']
-    assert list(tool.config.input_schema["properties"]) == list(arguments)
-    assert jsonschema_rs.validator_for(tool.config.input_schema).is_valid(arguments)
+    assert list(tool.definition.input_schema["properties"]) == list(arguments)
+    assert jsonschema_rs.validator_for(tool.definition.input_schema).is_valid(arguments)
     sent = request_of(tool, arguments)
     assert (sent.body or sent.query_params) == (arguments.get("body") or arguments)
 
@@ -271,8 +271,8 @@ def test_read_only_fields_stay_if_a_body_has_no_others():
     }
     schema = {"type": "object", "properties": fields, "required": ["amount"]}
     tool = the_tool(with_operation(body_of(schema), method="post"))
-    assert list(tool.config.input_schema["properties"]) == ["amount", "reference"]
-    assert tool.config.input_schema["required"] == ["amount"]
+    assert list(tool.definition.input_schema["properties"]) == ["amount", "reference"]
+    assert tool.definition.input_schema["required"] == ["amount"]
 
 
 @pytest.mark.parametrize(
@@ -300,5 +300,5 @@ def test_read_only_fields_stay_if_a_body_has_no_others():
 def test_a_default_of_another_type_is_converted_or_left_out(schema, default):
     """C1.4: YAML's 1.1 may have been the version 1.10."""
     body = body_of({"type": "object", "properties": {"a": schema}})
-    made = the_tool(with_operation(body, method="post")).config.input_schema["properties"]["a"]
+    made = the_tool(with_operation(body, method="post")).definition.input_schema["properties"]["a"]
     assert made.get("default", ...) == default and type(made.get("default", ...)) is type(default)

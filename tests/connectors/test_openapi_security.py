@@ -115,7 +115,7 @@ def test_the_cookie_of_a_session_is_the_last_of_several_ways():
 def test_an_operation_that_wants_something_else_is_refused(requirement, told):
     """C1.4: the others of the document are not."""
     found = read(api([{"key": []}], [{"key": []}], requirement))
-    assert [tool.config.name for tool in found.tools] == ["op0", "op1"]
+    assert [tool.definition.name for tool in found.tools] == ["op0", "op1"]
     (refused,) = found.refused
     assert refused.reason.startswith("It requires ") and told in refused.reason
     assert refused.pointer == "/paths/~12/get/security"
@@ -134,7 +134,7 @@ def test_an_operation_that_wants_something_else_is_refused(requirement, told):
 def test_a_scheme_that_the_document_does_not_describe_is_up_to_the_source(requirement, is_noted, anonymous):
     """C1.4: only who knows the API can say what is required; a described way is taken before it."""
     first, tool = read(api([{"key": []}], requirement)).tools
-    assert not first.notes and tool.config.api.anonymous is anonymous
+    assert not first.notes and tool.definition.metadata.get("anonymous", False) is anonymous
     note = 'It requires "nowhere", which the document does not describe. The source\'s authentication is used'
     assert [told.startswith(note) for told in tool.notes] == [True] * is_noted
 
@@ -166,7 +166,7 @@ def test_schemes_that_are_required_together_become_extra_keys(requirement, setti
     """C1.4: a new source has the names, and only the values are missing."""
     raw = api([requirement], [{}])
     assert settings_of(raw).items() >= settings.items()
-    assert [tool.config.api.anonymous for tool in read(raw).tools] == [False, True]
+    assert [tool.definition.metadata.get("anonymous", False) for tool in read(raw).tools] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -196,5 +196,5 @@ def test_an_operation_may_require_any_of_the_sources_keys_and_headers(requiremen
     ]
     found = read(raw, settings=X_KEY | X_APP | {"extra_headers": {"X-Version": "1"}})
     (tool,) = found.tools
-    assert not tool.config.api.anonymous
-    assert [*tool.config.input_schema["properties"]] == ["id"]
+    assert not tool.definition.metadata.get("anonymous", False)
+    assert [*tool.definition.input_schema["properties"]] == ["id"]

@@ -8,7 +8,7 @@ import pytest
 from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of
 from connectors.http_tools.openapi.operations import settings_for
 from connectors.http_tools.request import form_pairs, query_of
-from tests.connectors.openapi import read, request_of, the_refusal, the_tool
+from tests.connectors.openapi import operation_in, read, request_of, the_refusal, the_tool
 
 HOST = {"host": "api.example.com", "basePath": "/v1"}
 ORDER = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
@@ -42,10 +42,10 @@ def test_parameters_have_the_schemas_and_formats_that_the_document_gives_them():
         parameters={"id": {"name": "id", "in": "path", "type": "string", "required": True, "maxLength": 5}},
     )
     tool = the_tool(raw)
-    properties = tool.config.input_schema["properties"]
+    properties = tool.definition.input_schema["properties"]
     assert properties["id"] == {"type": "string", "maxLength": 5}
     assert properties["limit"] == {"type": "integer", "maximum": 9, "description": "How many."}
-    assert properties["X-Shop"] == {"type": "string"} and tool.config.input_schema["required"] == ["id"]
+    assert properties["X-Shop"] == {"type": "string"} and tool.definition.input_schema["required"] == ["id"]
     assert [note for note in tool.notes if '"d"' in note]
     sent = request_of(tool, {"id": "7", "limit": 3, "a": ["x", "y"], "b": ["x", "y"], "c": ["x", "y"]})
     assert sent.url.endswith("/v1/orders/7")
@@ -60,8 +60,9 @@ def test_a_body_becomes_the_arguments_of_its_fields(consumes):
     raw["parameters"]["order"]["schema"] = {"$ref": "#/definitions/Order"}
     raw["paths"]["/orders"]["parameters"] = [{"$ref": "#/parameters/order"}]
     tool = the_tool(raw | ({"consumes": consumes} if consumes else {}))
-    assert tool.config.input_schema == {
-        "type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]
+    assert tool.definition.input_schema == {
+        "type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"],
+        "additionalProperties": False,
     }  # fmt: skip
     assert request_of(tool, {"sku": "a"}).body == {"sku": "a"}
 
@@ -74,7 +75,9 @@ def test_a_form_has_an_argument_for_each_field_and_joins_lists_by_commas():
         items("each", "formData", collectionFormat="multi"),
     ]
     tool = the_tool(swagger({"parameters": fields, "consumes": ["application/x-www-form-urlencoded"]}))
-    assert tool.config.api.body_format == "form" and tool.config.input_schema["required"] == ["sku"]
+    assert tool.definition.metadata["body_format"] == "form" and tool.definition.input_schema["required"] == [
+        "sku"
+    ]
     sent = request_of(tool, {"sku": "a", "tags": ["x", "y"], "each": ["x", "y"]})
     assert form_pairs(sent.body) == [("sku", "a"), ("tags", "x,y"), ("each", "x"), ("each", "y")]
 
@@ -83,8 +86,8 @@ def test_a_form_with_files_is_sent_in_parts():
     """C1.4: whatever the operation consumes."""
     several = items("files", "formData", items={"type": "file"}, collectionFormat="multi")
     tool = the_tool(swagger({"parameters": [FILE | {"required": True}, several]}))
-    assert tool.config.api.body_format == "multipart"
-    assert {name: place.file for name, place in tool.config.field_mappings.input.items()} == {
+    assert tool.definition.metadata["body_format"] == "multipart"
+    assert {name: place.file for name, place in operation_in(tool).arguments.items()} == {
         "file": True, "files": True
     }  # fmt: skip
 
@@ -93,7 +96,7 @@ def test_the_response_describes_the_output():
     """C1.4: also of a shared response."""
     raw = swagger({"responses": {"200": {"$ref": "#/responses/order"}}}, definitions={"Order": ORDER})
     raw["responses"] = {"order": {"description": "", "schema": {"$ref": "#/definitions/Order"}}}
-    assert the_tool(raw).config.output_schema["properties"].keys() == {"sku"}
+    assert the_tool(raw).definition.output_schema["properties"].keys() == {"sku"}
 
 
 @pytest.mark.parametrize(

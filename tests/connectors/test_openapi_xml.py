@@ -5,7 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.connectors.calling import run
+from connectors.http_tools.connector import HttpConfig, HttpConnector
+from connectors.protocol import WorkflowRef
+from tests.connectors.calling import call
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.openapi import body_of, the_tool, with_operation
 from tests.engines.target_api import running_target_api
@@ -42,7 +44,7 @@ OUTLINE = (
 def described(schema: Any, *, media_type: str = "application/xml", **media: Any) -> str:
     content = {media_type: {"schema": schema} | media}
     raw = with_operation({"requestBody": {"content": content}}, method="post", components=COMPONENTS)
-    return str(the_tool(raw).config.input_schema["properties"]["body"]["description"])
+    return str(the_tool(raw).definition.input_schema["properties"]["body"]["description"])
 
 
 async def test_what_is_written_by_the_outline_arrives_as_the_document_has_it():
@@ -55,10 +57,11 @@ async def test_what_is_written_by_the_outline_arrives_as_the_document_has_it():
     )
     with running_target_api() as api, http_tool_hosts("127.0.0.1"):
         tool = the_tool(raw, base_url=api.base_url)
-        description = tool.config.input_schema["properties"]["body"]["description"]
+        description = tool.definition.input_schema["properties"]["body"]["description"]
         assert description.endswith(f"Its form: {OUTLINE}")
         body = OUTLINE.replace("integer", "7").replace("open|a&amp;b", "a&amp;b").replace("...", "")
-        await run(tool.config, {"body": body})
+        workflow = WorkflowRef(id="op", name="op", metadata=tool.definition.metadata)
+        await call(HttpConnector(HttpConfig(base_url=api.base_url)), workflow, {"body": body})
         assert dict(api.last.headers)["content-type"] == "application/xml"
         order = ElementTree.fromstring(api.last.body)
     assert (order.tag, order.attrib) == (f"{{{SHOP}}}Order", {"number": "7"})

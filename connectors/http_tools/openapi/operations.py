@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import ValidationError
-
+from connectors.definitions import WorkflowDefinition
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of, types_of
+from connectors.http_tools.checks import checked, define
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
@@ -30,10 +30,11 @@ from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
-    ApiConfig,
+    SAFE_METHODS,
     Constant,
-    FieldMappings,
-    ToolConfig,
+    HttpOperation,
+    InvalidTool,
+    ascii_path,
 )
 from connectors.network.headers import TOKEN, can_carry_a_key
 
@@ -47,7 +48,6 @@ MAX_FIELDS = 20
 MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
-WITHOUT_BODY = frozenset({"GET", "HEAD"})
 NOT_DESCRIBED = (
     "It requires {}, which the document does not describe. The source's authentication is used: set it to "
     "what the API requires."
@@ -252,7 +252,7 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
 class ReadTool:
     """An operation as a tool, without the source's credentials."""
 
-    config: ToolConfig
+    definition: WorkflowDefinition
     operation: Operation
     notes: list[str]  # Parts of the operation that the tool does not support, in sentences
 
@@ -277,16 +277,16 @@ def read_tools(
     usable_pattern: Callable[[str], bool],
 ) -> ReadTools:
     """Never raises. `settings`: how the source authenticates."""
+    operations = list(operations_of(document))
     reader = _Reader(
         document=document,
         base_url=base_url,
         settings=settings,
         inputs=Schemas(document, "request", usable_pattern),
         outputs=Schemas(document, "response", usable_pattern),
+        descriptions=Counter(map(_words_of, operations)),
     )
-    operations = list(operations_of(document))
-    reader.descriptions.update(map(_words_of, operations))
-    found, names, left = ReadTools(idle=selection.left_over(operations)), Names(), MAX_OPERATIONS
+    found, names = ReadTools(idle=selection.left_over(operations)), Names()
     for operation in operations:
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
         name = names.take(operation)
@@ -294,9 +294,14 @@ def read_tools(
             found.not_chosen += 1
         elif operation.raw.get("deprecated") is True and not selection.deprecated:
             found.deprecated += 1
+        elif len(found.tools) + len(found.refused) >= MAX_OPERATIONS:
+            reason = f"Only {MAX_OPERATIONS:,} operations of a document are read; select fewer."
+            found.refused.append(refusal_of(operation, reason))
         else:
-            reader.read(operation, name, found, is_one_too_many=left <= 0)
-            left -= 1
+            try:
+                found.tools.append(reader.tool(operation, name))
+            except NoTool as refusal:
+                found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))
     return found
 
 
@@ -317,67 +322,51 @@ class _Reader:
     settings: Settings
     inputs: Schemas
     outputs: Schemas
-    parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
-    descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    descriptions: Counter[tuple[str, str]]
     """How many operations share a summary and description."""
+    parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
 
-    def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
-        try:
-            if is_one_too_many:
-                raise NoTool(f"Only {MAX_OPERATIONS:,} operations of a document are read; select fewer.")
-            found.tools.append(self._tool(operation, name))
-        except NoTool as refusal:
-            found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))
-
-    def _tool(self, operation: Operation, name: str) -> ReadTool:
+    def tool(self, operation: Operation, name: str) -> ReadTool:
+        """Raises NoTool."""
         if operation.objection is not None:
             raise operation.objection
         raw, at = operation.raw, operation.pointer
-        levels = ((raw, at), (operation.item, operation.item_pointer))
-        check_server(self.document, *levels, base_url=self.base_url)
-        notes: list[str] = []
-        anonymous = is_anonymous(self.document, raw, at, self.settings, notes)
-        config = self._config(operation, name, notes, anonymous=anonymous)
-        return ReadTool(config=config, operation=operation, notes=notes)
-
-    def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
-        raw, at = operation.raw, operation.pointer
-        path, constants = split_query(operation.path, operation.item_pointer)
         # The operation's parameters override those of its path.
         levels = ((operation.item, operation.item_pointer), (raw, at))
-        lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
+        check_server(self.document, *reversed(levels), base_url=self.base_url)
+        notes: list[str] = []
+        anonymous = is_anonymous(self.document, raw, at, self.settings, notes)
+        path, constants = split_query(operation.path, operation.item_pointer)
         # A parameter that the path itself sets is no argument.
         filled = key_places(self.settings) | {("query", constant.name) for constant in constants}
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
-        parameters = read.arguments(path, lists)
-        body = self._body(operation, notes)
+        lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
+        parameters, body = read.arguments(path, lists), self._body(operation, notes)
         arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
+        http = HttpOperation(
+            method=operation.method,  # type: ignore[arg-type]
+            path=ascii_path(path.rstrip()),
+            arguments=arguments.places,
+            constants=constants + read.constants + body.constants,
+            body_format=body.body_format,
+            anonymous=anonymous,
+            # Few APIs answer exactly as documented.
+            output_is_promised=False,
+        )
+        outputs = output_schema_of(self.document, self.outputs, raw.get("responses"), f"{at}/responses")
         try:
-            return ToolConfig(
+            definition = define(
+                checked(http, arguments.schema),
                 name=name,
                 title=plain_text(raw.get("summary"), LONGEST_TITLE),
                 description=self._description(operation),
                 tags=operation.tags,
-                api=ApiConfig(
-                    endpoint=f"{self.base_url}{path}",
-                    method=operation.method,  # type: ignore[arg-type]
-                    body_format=body.body_format,
-                    anonymous=anonymous,
-                ),
                 input_schema=arguments.schema,
-                output_schema=output_schema_of(
-                    self.document, self.outputs, raw.get("responses"), f"{at}/responses"
-                ),
-                # Few APIs answer exactly as documented.
-                output_is_promised=False,
-                field_mappings=FieldMappings(
-                    input=arguments.places, constants=constants + read.constants + body.constants
-                ),
+                output_schema=outputs,
             )
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise NoTool(f"It cannot be a tool: {where}: {problem['msg']}.") from None
+        except InvalidTool as invalid:
+            raise NoTool(" ".join(dict.fromkeys(one.message for one in invalid.problems))) from None
+        return ReadTool(definition=definition, operation=operation, notes=notes)
 
     def _description(self, operation: Operation) -> str:
         """With the API's name, and with method and path if operations share a description."""
@@ -396,7 +385,7 @@ class _Reader:
             return Body()
         bodies = Bodies(self.document, self.inputs, notes)
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
-        if operation.method not in WITHOUT_BODY:
+        if operation.method not in SAFE_METHODS:
             return bodies.body(raw, at)
         with suppress(NoTool):
             if bodies.is_empty(raw, at):
@@ -432,9 +421,8 @@ class Scheme:
 
 
 def scheme_of(document: Document, name: str) -> Scheme:
-    components = document.value.get("components")
-    schemes = components.get("securitySchemes") if isinstance(components, dict) else None
-    if not isinstance(schemes, dict) or name not in schemes:
+    schemes = as_object(as_object(document.value.get("components")).get("securitySchemes"))
+    if name not in schemes:
         return Scheme(name, [], "which the document does not describe", is_described=False)
     try:
         raw, _ = document.object_at(schemes[name], "/components/securitySchemes")
@@ -448,6 +436,8 @@ def scheme_of(document: Document, name: str) -> Scheme:
 
 
 def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
+    """Every flow of OAuth ends in a bearer token; the product requests one by client credentials only."""
+    bearer, oauth = {"authentication": "bearer"}, {"authentication": "oauth_client_credentials"}
     match str(raw.get("type")), str(raw.get("scheme", "")).lower(), raw.get("in"):
         case "apiKey", _, "header" | "query" | "cookie" as where if _can_be_key(
             where, name := raw.get("name", "")
@@ -455,17 +445,20 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
             yield {"authentication": "api_key", "api_key_in": str(where), "api_key_name": name}
             if where == "header" and name.lower() == "authorization":
                 # A key in this header is nearly always meant as "Bearer ...".
-                yield {"authentication": "bearer"}
-                yield {"authentication": "oauth_client_credentials"}
+                yield from (bearer, oauth)
         case "http", "bearer", _:
-            yield {"authentication": "bearer"}
-            yield {"authentication": "oauth_client_credentials"}
+            yield from (bearer, oauth)
         case "http", "basic", _:
             yield {"authentication": "basic"}
         case "oauth2", _, _:
-            yield from _oauth(raw.get("flows"))
+            flow = as_object(raw.get("flows")).get("clientCredentials")
+            if isinstance(flow, dict):
+                url = flow.get("tokenUrl")
+                # A relative URL must be completed in the source's settings.
+                yield oauth | ({"oauth_token_url": url} if isinstance(url, str) and "://" in url else {})
+            yield bearer
         case "openIdConnect", _, _:
-            yield {"authentication": "bearer"}
+            yield bearer
 
 
 def _can_be_key(where: Any, name: Any) -> bool:
@@ -476,28 +469,27 @@ def _can_be_key(where: Any, name: Any) -> bool:
     )
 
 
-def _oauth(flows: Any) -> Iterator[Settings]:
-    """Every flow ends in a bearer token; the product requests one by client credentials only."""
-    flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
-    if isinstance(flow, dict):
-        url = flow.get("tokenUrl")
-        # A relative URL must be completed in the source's settings.
-        known = {"oauth_token_url": url} if isinstance(url, str) and "://" in url else {}
-        yield {"authentication": "oauth_client_credentials"} | known
-    yield {"authentication": "bearer"}
-
-
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     """As the given secrets require, else as most operations require."""
-    # Other credentials are easier to get, and last longer, than the cookie of a session.
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for alternatives in _all_requirements(document):
-        for position, settings in enumerate(sorted(_choices(document, alternatives), key=_uses_a_cookie)):
-            wanted[tuple(sorted(settings.items()))] += 1 if position else 2
-    types = {SECRETS[name] for name in secrets & SECRETS.keys()}
+    usual = document.value.get("security")
+    for item in as_object(document.value.get("paths")).values():
+        for method in METHODS:
+            operation = as_object(item).get(method)
+            requirements = operation.get("security", usual) if isinstance(operation, dict) else None
+            # Unreadable ones are reported later.
+            choices = [
+                settings
+                for requirement in (requirements if isinstance(requirements, list) else ())
+                if isinstance(requirement, dict) and requirement
+                for settings in _together([scheme_of(document, name) for name in requirement])
+            ]
+            # Other credentials are easier to get, and last longer, than the cookie of a session.
+            for position, settings in enumerate(sorted(choices, key=_uses_a_cookie)):
+                wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     by_votes = sorted(wanted.items(), key=lambda one: (-one[1], _uses_a_cookie(dict(one[0]))))
     ranked = [dict(settings) for settings, _ in by_votes]
-    if types:
+    if types := {SECRETS[name] for name in secrets & SECRETS.keys()}:
         fitting = [settings for settings in ranked if settings["authentication"] in types]
         return fitting[0] if fitting else {"authentication": min(types)}
     return ranked[0] if ranked else {"authentication": "none"}
@@ -505,115 +497,6 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
 
 def _uses_a_cookie(settings: Settings) -> bool:
     return "cookie" in (settings.get(f"{key}_in") for key in ("api_key", *EXTRA_KEYS))
-
-
-def is_anonymous(
-    document: Document, operation: dict[str, Any], pointer: str, settings: Settings, notes: list[str]
-) -> bool:
-    """Whether the operation is called without the source's credentials. True if the document requires none,
-    or allows none besides credentials that the source lacks. Without a statement in the document, they are
-    sent, and also, with a note, if it does not describe the scheme that it requires. Raises NoTool if the
-    source has nothing that the operation accepts."""
-    own, usual = "security" in operation, document.value.get("security")
-    where = f"{pointer}/security" if own else "/security"
-    requirements = operation["security"] if own else usual
-    if not isinstance(requirements, list):
-        return False
-    if not requirements:
-        # An empty list revokes the document's requirement; many documents have one without a requirement.
-        return own and bool(usual)
-    wanted = [requirement for requirement in requirements if requirement != {}]
-    unknown = [_undescribed(document, requirement) for requirement in wanted]
-    # Those that the document describes come first: what they require is certain.
-    pairs = sorted(zip(wanted, unknown, strict=True), key=lambda pair: len(pair[1]))
-    objections = []
-    for requirement, undescribed in pairs:
-        if undescribed and {} in requirements:
-            continue
-        objection = _objection(document, requirement, settings)
-        if not objection:
-            notes += [NOT_DESCRIBED.format(quoted(name)) for name in undescribed]
-            return False
-        objections.append(objection)
-    if {} in requirements:
-        return True
-    raise NoTool(f"It requires {'; or '.join(dict.fromkeys(objections))}.", where)
-
-
-def _undescribed(document: Document, requirement: Any) -> list[str]:
-    names = requirement if isinstance(requirement, dict) else ()
-    return [name for name in names if not scheme_of(document, name).is_described]
-
-
-def key_places(settings: Settings) -> frozenset[tuple[str, str]]:
-    """The kind of place and the name, in lower case for headers, of each key and header of the source."""
-    headers = (("header", name.lower()) for name in settings.get("extra_headers", ()))
-    own = ("api_key",) if settings["authentication"] == "api_key" else ()
-    return frozenset(headers) | {
-        _place(settings.get(f"{key}_in", "header"), name)
-        for key in (*own, *EXTRA_KEYS)
-        if (name := settings.get(f"{key}_name"))
-    }
-
-
-def _place(where: str, name: str) -> tuple[str, str]:
-    return where, name.lower() if where == "header" else name
-
-
-def _objection(document: Document, requirement: Any, settings: Settings) -> str:
-    if not isinstance(requirement, dict):
-        return "something that is not a security requirement"
-    found = [scheme_of(document, name) for name in requirement]
-    schemes = [scheme for scheme in found if scheme.is_described]
-    if unusable := next((scheme for scheme in schemes if scheme.objection), None):
-        return f"{quoted(unusable.name)}, {unusable.objection}"
-    unmet = [scheme for scheme in schemes if not scheme.accepts(settings)]
-    if not unmet:
-        return ""
-    others = " and ".join(quoted(scheme.name) for scheme in schemes if scheme not in unmet)
-    wanted = " and ".join(f"{quoted(scheme.name)} ({_kinds_of(scheme)})" for scheme in unmet)
-    beside = f" in addition to {others}" if others else ""
-    return f"{wanted}{beside}, but the source has {_present(settings)}{_advice(unmet)}"
-
-
-def _kinds_of(scheme: Scheme) -> str:
-    return " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
-
-
-def _present(settings: Settings) -> str:
-    """`an API key in X-Key and extra keys in B, C`"""
-    kind = settings["authentication"]
-    own = NAMES[kind] + (f" in {settings['api_key_name']}" if kind == "api_key" else "")
-    extra = ", ".join(name for key in EXTRA_KEYS if (name := settings.get(f"{key}_name")))
-    return f"{own} and extra keys in {extra}" if extra else own
-
-
-def _advice(unmet: list[Scheme]) -> str:
-    places = [f"{scheme.key[1]} ({scheme.key[0]})" for scheme in unmet if scheme.key is not None]
-    if len(places) < len(unmet):
-        return ""
-    return f" (add {' and '.join(places)} to the source as an extra key, and import again)"
-
-
-def _all_requirements(document: Document) -> Iterator[list[Any]]:
-    """Each operation's requirements; unreadable ones are reported later."""
-    usual = document.value.get("security")
-    for item in _values(document.value.get("paths")):
-        for method in METHODS:
-            operation = item.get(method) if isinstance(item, dict) else None
-            if isinstance(operation, dict):
-                said = operation.get("security", usual)
-                yield said if isinstance(said, list) else []
-
-
-def _values(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
-
-
-def _choices(document: Document, alternatives: list[Any]) -> Iterator[Settings]:
-    for requirement in alternatives:
-        if isinstance(requirement, dict) and requirement:
-            yield from _together([scheme_of(document, name) for name in requirement])
 
 
 def _together(schemes: list[Scheme]) -> Iterator[Settings]:
@@ -631,3 +514,78 @@ def _together(schemes: list[Scheme]) -> Iterator[Settings]:
             return
         settings |= {f"{setting}_in": key[0], f"{setting}_name": key[1]}
     yield settings
+
+
+def is_anonymous(
+    document: Document, operation: dict[str, Any], pointer: str, settings: Settings, notes: list[str]
+) -> bool:
+    """Whether the operation is called without the source's credentials. True if the document requires none,
+    or allows none besides credentials that the source lacks. Without a statement in the document, they are
+    sent, and also, with a note, if it does not describe the scheme that it requires. Raises NoTool if the
+    source has nothing that the operation accepts."""
+    own, usual = "security" in operation, document.value.get("security")
+    requirements = operation["security"] if own else usual
+    if not isinstance(requirements, list):
+        return False
+    if not requirements:
+        # An empty list revokes the document's requirement; many documents have one without a requirement.
+        return own and bool(usual)
+    wanted = (as_object(requirement) for requirement in requirements if requirement != {})
+    alternatives = [[scheme_of(document, name) for name in names] for names in wanted]
+    objections = []
+    # Those that the document describes come first: what they require is certain.
+    for schemes in sorted(alternatives, key=lambda schemes: sum(not one.is_described for one in schemes)):
+        unknown = [scheme.name for scheme in schemes if not scheme.is_described]
+        if unknown and {} in requirements:
+            continue
+        objection = _objection(schemes, settings)
+        if not objection:
+            notes += [NOT_DESCRIBED.format(quoted(name)) for name in unknown]
+            return False
+        objections.append(objection)
+    if {} in requirements:
+        return True
+    reason = f"It requires {'; or '.join(dict.fromkeys(objections))}."
+    raise NoTool(reason, f"{pointer}/security" if own else "/security")
+
+
+def key_places(settings: Settings) -> frozenset[tuple[str, str]]:
+    """The kind of place and the name, in lower case for headers, of each key and header of the source."""
+    headers = (("header", name.lower()) for name in settings.get("extra_headers", ()))
+    own = ("api_key",) if settings["authentication"] == "api_key" else ()
+    return frozenset(headers) | {
+        _place(settings.get(f"{key}_in", "header"), name)
+        for key in (*own, *EXTRA_KEYS)
+        if (name := settings.get(f"{key}_name"))
+    }
+
+
+def _place(where: str, name: str) -> tuple[str, str]:
+    return where, name.lower() if where == "header" else name
+
+
+def _objection(schemes: list[Scheme], settings: Settings) -> str:
+    """`"key" (an API key), but the source has a bearer token`; empty if its settings satisfy all schemes that
+    the document describes."""
+    if not schemes:
+        return "something that is not a security requirement"
+    schemes = [scheme for scheme in schemes if scheme.is_described]
+    if unusable := next((scheme for scheme in schemes if scheme.objection), None):
+        return f"{quoted(unusable.name)}, {unusable.objection}"
+    unmet = [scheme for scheme in schemes if not scheme.accepts(settings)]
+    if not unmet:
+        return ""
+    wanted = []
+    for scheme in unmet:
+        kinds = dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by)
+        wanted.append(f"{quoted(scheme.name)} ({' or '.join(kinds)})")
+    others = " and ".join(quoted(scheme.name) for scheme in schemes if scheme not in unmet)
+    beside = f" in addition to {others}" if others else ""
+    kind = settings["authentication"]
+    present = NAMES[kind] + (f" in {settings['api_key_name']}" if kind == "api_key" else "")
+    if extra := [name for key in EXTRA_KEYS if (name := settings.get(f"{key}_name"))]:
+        present += f" and extra keys in {', '.join(extra)}"
+    advice, places = "", [f"{scheme.key[1]} ({scheme.key[0]})" for scheme in unmet if scheme.key is not None]
+    if len(places) == len(unmet):
+        advice = f" (add {' and '.join(places)} to the source as an extra key, and import again)"
+    return f"{' and '.join(wanted)}{beside}, but the source has {present}{advice}"
