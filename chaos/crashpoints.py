@@ -304,7 +304,8 @@ def survivor() -> Iterator[Callable[[Callable[[], Any]], Any]]:
 def prepare(kind: Kind, engine: Engine) -> None:
     """The one workflow, of a source of this kind."""
     from catalogue.models import Source
-    from connectors.http_tools.checks import connection_of, definition_of
+    from connectors.http_tools.checks import definition_of
+    from connectors.http_tools.tool import connection_of
     from tests.connectors.declared_tools import TEXT, tool
     from tests.factories import make_source, make_workflow
 

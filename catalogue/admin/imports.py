@@ -436,11 +436,11 @@ class OpenApiImportPage(SourceImportPage):
     def plan_context(self, plan: openapi.OpenApiImport) -> dict[str, Any]:
         refused = (
             [
-                len(group.operations),
-                group.reason,
-                listed([f"{one.method} {one.path}" for one in group.operations], SHOWN),
+                len(operations),
+                reason,
+                listed([f"{one.method} {one.path}" for one in operations], SHOWN),
             ]
-            for group in openapi.group_refusals(plan.refused)
+            for reason, operations in openapi.group_refusals(plan.refused)
         )
         by_tag = openapi.tools_by_tag(plan)
         tools = ([wrapped(tag), len(names), listed(names, SHOWN)] for tag, names in by_tag.items())
@@ -465,7 +465,7 @@ class OpenApiImportPage(SourceImportPage):
             "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
             "unfolded": plan.is_new and len(by_tag) <= LONG_PLAN,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
-            "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
+            "left_out": [f"{note} ({len(tools)})" for note, tools in openapi.group_notes(plan)],
         }
 
 

@@ -23,11 +23,11 @@ from catalogue.admin.form_fields import (
 from catalogue.admin.marks import marked, show_mark
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, tool_config_of
-from catalogue.imports.pipeline import ToolFault, ToolsRefused
+from catalogue.imports.pipeline import ToolsRefused
 from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
 from connectors.definitions import MAX_SECONDS
-from connectors.http_tools.tool import BodyFormat, Method, ToolConfig
+from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ToolProblem
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
@@ -192,7 +192,7 @@ class ToolForm(forms.Form):
             field, rest = self._field_of(fault)
             self.add_error(field, f"{rest}: {fault.message}" if rest else fault.message)
 
-    def _field_of(self, fault: ToolFault) -> tuple[str | None, str]:
+    def _field_of(self, fault: ToolProblem) -> tuple[str | None, str]:
         """The field, and the place within its value."""
         if fault.position is None:
             return None, ""

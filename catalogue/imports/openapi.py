@@ -266,7 +266,7 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
         return []
     with transaction.atomic():
         Revision.lock()
-        source = Source.objects.filter(name=target.name).first()
+        source = Source.objects.select_for_update().filter(name=target.name).first()
         if source is not None:
             require_kind(source, KIND)
         seen = target.key and (target.key, target.base_url, target.authentication)
@@ -284,8 +284,10 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
             except ValidationError as error:
                 raise ImportRefused(error.messages) from None
         changes = store_layers(source, plan.layers, expose=plan.expose, prune=plan.prune, by=by)
-        effects = [[(one.name, one.change, one.differences) for one in of] for of in (plan.changes, changes)]
-        if plan.changes and effects[0] != effects[1]:
+        planned, done = (
+            [(one.name, one.change, one.differences) for one in those] for those in (plan.changes, changes)
+        )
+        if planned and planned != done:
             raise stale
         record_import(by, source, "an OpenAPI document", [one.change for one in changes])
         if plan.dry_run:
@@ -295,20 +297,6 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
 
 QUOTED = re.compile(r'"[^"]*"')
 CHANGES = (Change.REMOVED, Change.UPDATED, Change.RETURNED, Change.ADDED)
-
-
-@dataclass(frozen=True, slots=True)
-class RefusalGroup:
-    """Operations refused for reasons that differ in names only."""
-
-    reason: str
-    operations: list[RefusedOperation]
-
-
-@dataclass(frozen=True, slots=True)
-class NoteGroup:
-    note: str
-    tools: list[ImportedTool]
 
 
 def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
@@ -328,23 +316,22 @@ def tools_by_change(outcome: OpenApiImport) -> dict[Change, list[str]]:
     return {change: names for change, names in groups.items() if names}
 
 
-def group_refusals(refused: list[RefusedOperation]) -> list[RefusalGroup]:
-    """Largest group first."""
-    by_kind: dict[str, list[RefusedOperation]] = {}
+def group_refusals(refused: list[RefusedOperation]) -> list[tuple[str, list[RefusedOperation]]]:
+    """Those refused for reasons that differ in names only. Largest group first."""
+    groups: dict[str, list[RefusedOperation]] = {}
     for one in refused:
-        by_kind.setdefault(QUOTED.sub('"..."', one.reason), []).append(one)
-    groups = [
-        RefusalGroup(kind if len({one.reason for one in alike}) > 1 else alike[0].reason, alike)
-        for kind, alike in by_kind.items()
+        groups.setdefault(QUOTED.sub('"..."', one.reason), []).append(one)
+    found = [
+        (kind if len({one.reason for one in alike}) > 1 else alike[0].reason, alike)
+        for kind, alike in groups.items()
     ]
-    return sorted(groups, key=lambda group: -len(group.operations))
+    return sorted(found, key=lambda group: -len(group[1]))
 
 
-def group_notes(outcome: OpenApiImport) -> list[NoteGroup]:
+def group_notes(outcome: OpenApiImport) -> list[tuple[str, list[ImportedTool]]]:
     """Most frequent note first."""
     groups: dict[str, list[ImportedTool]] = {}
     for tool in outcome.tools:
         for note in tool.notes:
             groups.setdefault(note, []).append(tool)
-    found = [NoteGroup(note, tools) for note, tools in groups.items()]
-    return sorted(found, key=lambda group: -len(group.tools))
+    return sorted(groups.items(), key=lambda group: -len(group[1]))

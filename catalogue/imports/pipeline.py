@@ -92,27 +92,10 @@ def stored_secrets(source: Source | None) -> dict[str, str]:
         return {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolFault:
-    """One offending place of a submission."""
-
-    position: int | None = None  # Of the tool; None for what concerns no single one, such as the source
-    path: str = ""  # JSON Pointer into the ToolConfig; without a position into the submission
-    message: str
-
-    def __str__(self) -> str:
-        place = "" if self.position is None else f"tool {self.position}"
-        return ": ".join(filter(None, [f"{place} {self.path}".strip(), self.message]))
-
-
 class ToolsRefused(Exception):
     """Nothing was stored."""
 
-    def __init__(self, problems: Iterable[ToolFault]) -> None:
+    def __init__(self, problems: Iterable[ToolProblem]) -> None:
         ordered = sorted(problems, key=lambda fault: -1 if fault.position is None else fault.position)
         self.problems = list(dict.fromkeys(ordered))
         super().__init__("; ".join(map(str, self.problems)))
-
-
-def faults_of(problems: Iterable[ToolProblem], position: int) -> list[ToolFault]:
-    return [ToolFault(position=position, path=one.path, message=one.message) for one in problems]

@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from catalogue.drift import describe_differences, find_differences
 from catalogue.exposure import LIGHT, Visibility, enabled_filters, explain_exposure
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, SECRET_OF, authentication_of
-from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets
+from catalogue.imports.pipeline import ToolsRefused, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
@@ -29,8 +29,18 @@ from connectors.definitions import OUTPUT_SCHEMA, WorkflowDefinition
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 from connectors.formats.yaml import UnusableText, read_document
-from connectors.http_tools.checks import Connection, InvalidTool, ToolProblem, connection_of, definition_of
-from connectors.http_tools.tool import EXTRA_KEYS, Authentication, Endpoint, ToolConfig
+from connectors.http_tools.checks import definition_of
+from connectors.http_tools.tool import (
+    EXTRA_KEYS,
+    SETTINGS,
+    Authentication,
+    Connection,
+    Endpoint,
+    InvalidTool,
+    ToolConfig,
+    ToolProblem,
+    connection_of,
+)
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100
@@ -61,15 +71,15 @@ BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # 
 def read_text(content: bytes) -> Any:
     """Parse JSON or YAML. Raises ToolsRefused."""
     if len(content) > MOST_BYTES:
-        raise ToolsRefused([ToolFault(message=f"The text is larger than {MOST_BYTES:,} bytes.")])
+        raise ToolsRefused([ToolProblem("", f"The text is larger than {MOST_BYTES:,} bytes.")])
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             return parse_json(content)
         document = read_document(content)
     except (UnreadableJSON, UnusableText) as error:
-        raise ToolsRefused([ToolFault(message=str(error))]) from None
+        raise ToolsRefused([ToolProblem("", str(error))]) from None
     if document.problems:
-        raise ToolsRefused(ToolFault(message=str(problem)) for problem in document.problems)
+        raise ToolsRefused(ToolProblem("", str(problem)) for problem in document.problems)
     return document.value
 
 
@@ -82,7 +92,7 @@ def read_tool(raw: Any) -> ToolConfig:
     return _validated({"tools": [raw]}).tools[0]
 
 
-def place_of(fault: ToolFault, raw: Any) -> str:
+def place_of(fault: ToolProblem, raw: Any) -> str:
     """JSON Pointer to the fault in the submission."""
     if fault.position is None:
         return fault.path if _is_whole(raw) else ""
@@ -91,7 +101,7 @@ def place_of(fault: ToolFault, raw: Any) -> str:
     return f"/tools/{fault.position}{fault.path}" if _is_whole(raw) else fault.path
 
 
-def name_of(fault: ToolFault, raw: Any) -> str:
+def name_of(fault: ToolProblem, raw: Any) -> str:
     """The name of the faulty tool among several; empty if there is one tool or it has no name."""
     tools = raw["tools"] if _is_whole(raw) else raw
     tool = tools[fault.position] if isinstance(tools, list) and fault.position is not None else None
@@ -110,16 +120,16 @@ def _validated(written: Any) -> ToolSubmission:
         raise ToolsRefused(_faults(error, written)) from None
 
 
-def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolFault]:
+def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolProblem]:
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         steps = list(_steps_of(problem["loc"], written, is_absent=problem["type"] == "missing"))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden" and steps[2:] in BESIDE:
             message = f'Put this beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
         if len(steps) > 1 and steps[0] == "tools":
-            yield ToolFault(position=int(steps[1]), path=pointer_of(steps[2:]), message=message)
+            yield ToolProblem(pointer_of(steps[2:]), message, int(steps[1]))
         else:
-            yield ToolFault(path=pointer_of(steps), message=message)
+            yield ToolProblem(pointer_of(steps), message)
 
 
 def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> Iterator[str]:
@@ -154,161 +164,117 @@ class SubmittedTool:
     connection: Connection
 
     @property
-    def authentication(self) -> Authentication:
-        return self.tool.api.authentication
-
-    @property
     def names_authentication(self) -> bool:
         return "authentication" in self.tool.api.model_fields_set
 
-    def fault(self, message: str, path: str = "") -> ToolFault:
-        return ToolFault(position=self.position, path=path, message=message)
+    def refusal(self, message: str, path: str = "") -> ToolsRefused:
+        return ToolsRefused([ToolProblem(path, message, self.position)])
 
-    def fault_of_secret(self, message: str) -> ToolFault:
-        return self.fault(message, f"/api/authentication/{SECRET_OF[self.authentication.type]}")
-
-
-class _NoTarget(Exception):
-    def __init__(self, fault: ToolFault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
+    def refusal_of_secret(self, message: str) -> ToolsRefused:
+        return self.refusal(message, f"/api/authentication/{SECRET_OF[self.tool.api.authentication.type]}")
 
 
 def find_targets(
     tools: Sequence[ToolConfig], *, source: str | None
-) -> tuple[list[TargetSource], list[ToolFault]]:
+) -> tuple[list[TargetSource], list[ToolProblem]]:
     """Find or plan the source of each tool; faults are returned for the tools without one. Without a named
     source, a tool goes to the source whose address its endpoint begins with and that authenticates alike; one
     that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
     the rows of sources and writes nothing."""
     sources = list(Source.objects.select_for_update().filter(kind=KIND).order_by("name"))
-    placed: list[SubmittedTool] = []
-    faults: list[ToolFault] = []
+    names = {tool.name for tool in tools}
+    known = Workflow.objects.filter(source__in=sources, upstream_id__in=names) if source is None else None
+    targets = _Targets(
+        name=source,
+        sources=sources,
+        known=set() if known is None else set(known.values_list("source_id", "upstream_id")),
+        taken=set(Source.objects.values_list("name", flat=True)),
+    )
+    faults: list[ToolProblem] = []
     for position, tool in enumerate(tools):
         try:
-            placed.append(SubmittedTool(position=position, tool=tool, connection=connection_of(tool)))
+            connection = connection_of(tool)
+            targets.take(SubmittedTool(position=position, tool=tool, connection=connection))
         except InvalidTool as invalid:
-            faults += faults_of(invalid.problems, position)
-    places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
-    for one in placed:
-        try:
-            places.take(one)
-        except _NoTarget as error:
-            faults.append(error.fault)
-    return places.targets, faults
+            faults += (replace(problem, position=position) for problem in invalid.problems)
+        except ToolsRefused as refused:
+            faults += refused.problems
+    return list(targets.found.values()), faults
 
 
-class _TargetsByAddress:
-    def __init__(self, sources: list[Source], placed: list[SubmittedTool]) -> None:
-        self._sources = sources
-        names = {one.tool.name for one in placed}
-        known = Workflow.objects.filter(source__in=sources, upstream_id__in=names)
-        self._known = set(known.values_list("source_id", "upstream_id"))
-        self._targets: dict[Any, TargetSource] = {}
-        self._names = set(Source.objects.values_list("name", flat=True))
-
-    @property
-    def targets(self) -> list[TargetSource]:
-        return [target for target in self._targets.values() if target.positions]
+@dataclass(kw_only=True, slots=True)
+class _Targets:
+    name: str | None  # Of the source of all tools
+    sources: list[Source]
+    known: set[tuple[int, str]]  # Keys of sources, with the names of their tools
+    taken: set[str]  # Names of sources
+    found: dict[Any, TargetSource] = field(default_factory=dict)
 
     def take(self, submitted: SubmittedTool) -> None:
-        found = self._find(submitted)
-        target = (
-            self._targets.setdefault(found.pk, _target_of(found)) if found else self._new_target(submitted)
-        )
-        target.positions.append(submitted.position)
+        """Raises ToolsRefused."""
+        source = self._fitting(submitted) if self.name is None else self._named(self.name, submitted)
+        base_url, authentication = submitted.connection.base_url, submitted.tool.api.authentication
+        key = self.name or (source.pk if source else (base_url, identity(authentication)))
+        target = self.found.get(key)
+        if target is None and source is not None:
+            target = TargetSource(source=source, name=source.name, base_url=address_of(source))
+        elif target is None:
+            name = self.name or free_source_name(base_url, self.taken)
+            self.taken.add(name)
+            settings = submitted.connection.settings
+            target = TargetSource(source=None, name=name, base_url=base_url, settings=settings)
+        if source is None:
+            _join(target, submitted)
+        self.found.setdefault(key, target).positions.append(submitted.position)
 
-    def _find(self, submitted: SubmittedTool) -> Source | None:
-        """Raises _NoTarget if its secrets differ or several sources fit."""
-        fitting = [source for source in self._sources if fits(source, submitted)]
+    def _fitting(self, submitted: SubmittedTool) -> Source | None:
+        """Raises ToolsRefused if its secrets differ or several sources fit."""
+        fitting = [source for source in self.sources if fits(source, submitted)]
         if fitting and submitted.connection.secrets:
             owners = [source for source in fitting if _own_secrets(source) == submitted.connection.secrets]
             if not owners:
-                raise _NoTarget(submitted.fault_of_secret(other_secrets(fitting[0])))
+                raise submitted.refusal_of_secret(other_secrets(fitting[0]))
             fitting = owners
-        known = [source for source in fitting if (source.pk, submitted.tool.name) in self._known]
+        known = [source for source in fitting if (source.pk, submitted.tool.name) in self.known]
         closest = max((len(address_of(source)) for source in fitting), default=0)
         best = known or [source for source in fitting if len(address_of(source)) == closest]
         if len(best) > 1:
             names = ", ".join(source.name for source in best)
-            message = f"It may belong to several sources ({names}). {SAY_WHICH}"
-            raise _NoTarget(submitted.fault(message))
+            raise submitted.refusal(f"It may belong to several sources ({names}). {SAY_WHICH}")
         return best[0] if best else None
 
-    def _new_target(self, submitted: SubmittedTool) -> TargetSource:
-        key = (submitted.connection.base_url, identity(submitted.authentication))
-        if key not in self._targets:
-            name = free_source_name(submitted.connection.base_url, self._names)
-            self._names.add(name)
-            self._targets[key] = _new_target(name, submitted)
-        _add_secrets(self._targets[key], submitted)
-        return self._targets[key]
-
-
-class _NamedTarget:
-    def __init__(self, name: str, sources: list[Source]) -> None:
-        self._name = name
-        self._source = next((source for source in sources if source.name == name), None)
-        self._target = _target_of(self._source) if self._source else None
-        self._taken = not self._source and Source.objects.filter(name=name).exists()
-
-    @property
-    def targets(self) -> list[TargetSource]:
-        return [self._target] if self._target and self._target.positions else []
-
-    def take(self, submitted: SubmittedTool) -> None:
-        if self._taken:
-            message = (
-                f"Source {self._name} is of another kind: HTTP tools require a source of the kind {KIND}."
-            )
-            raise _NoTarget(ToolFault(path="/source", message=message))
-        self._target = self._target or _new_target(self._name, submitted)
-        if self._source is not None:
-            _check_belongs(self._source, submitted)
-        else:
-            _join(self._target, submitted)
-        self._target.positions.append(submitted.position)
-
-
-def _check_belongs(source: Source, submitted: SubmittedTool) -> None:
-    """Reading the endpoint checks the base URL."""
-    if submitted.names_authentication and not authenticates_alike(source, submitted):
-        message = f"Source {source.name} authenticates in another way; leave this out to use its own."
-        raise _NoTarget(submitted.fault(message, "/api/authentication"))
-    if submitted.connection.secrets and submitted.connection.secrets != _own_secrets(source):
-        raise _NoTarget(submitted.fault_of_secret(other_secrets(source)))
+    def _named(self, name: str, submitted: SubmittedTool) -> Source | None:
+        """Its endpoint is compared with the base URL later. Raises ToolsRefused."""
+        source = next((source for source in self.sources if source.name == name), None)
+        if source is None:
+            if name in self.taken and name not in self.found:
+                message = f"Source {name} is of another kind: HTTP tools require a source of the kind {KIND}."
+                raise ToolsRefused([ToolProblem("/source", message)])
+            return None
+        if submitted.names_authentication and not authenticates_alike(source, submitted):
+            message = f"Source {name} authenticates in another way; leave this out to use its own."
+            raise submitted.refusal(message, "/api/authentication")
+        if submitted.connection.secrets and submitted.connection.secrets != _own_secrets(source):
+            raise submitted.refusal_of_secret(other_secrets(source))
+        return source
 
 
 def _join(target: TargetSource, submitted: SubmittedTool) -> None:
-    """All tools of a new source share its API and its authentication."""
+    """All tools of a new source share its API and its authentication. They may omit its secrets, but not give
+    different ones. Raises ToolsRefused."""
     if submitted.connection.base_url != target.base_url:
         message = f"A source has one API: this tool is not at {target.base_url}, unlike the first one."
-        raise _NoTarget(submitted.fault(message, "/api/endpoint"))
+        raise submitted.refusal(message, "/api/endpoint")
     if not submitted.names_authentication:
         return
-    if identity(authentication_of(target.settings)) != identity(submitted.authentication):
+    if identity(authentication_of(target.settings)) != identity(submitted.tool.api.authentication):
         message = "A source has one authentication: this tool's differs from the first one's."
-        raise _NoTarget(submitted.fault(message, "/api/authentication"))
-    _add_secrets(target, submitted)
-
-
-def _target_of(source: Source) -> TargetSource:
-    return TargetSource(source=source, name=source.name, base_url=address_of(source))
-
-
-def _new_target(name: str, submitted: SubmittedTool) -> TargetSource:
-    settings = {key: value for key, value in submitted.connection.settings.items() if key != "base_url"}
-    return TargetSource(source=None, name=name, base_url=submitted.connection.base_url, settings=settings)
-
-
-def _add_secrets(target: TargetSource, submitted: SubmittedTool) -> None:
-    """Tools of one source may omit its secrets, but not give different ones."""
+        raise submitted.refusal(message, "/api/authentication")
     given = submitted.connection.secrets
     if target.secrets and given and target.secrets != given:
-        message = (
+        raise submitted.refusal_of_secret(
             "An earlier tool of this submission has a different one for the same API: name a source for each."
         )
-        raise _NoTarget(submitted.fault_of_secret(message))
     target.secrets = target.secrets or given
 
 
@@ -321,7 +287,7 @@ def fits(source: Source, submitted: SubmittedTool) -> bool:
 
 
 def authenticates_alike(source: Source, submitted: SubmittedTool) -> bool:
-    return identity(authentication_of(source.config)) == identity(submitted.authentication)
+    return identity(authentication_of(source.config)) == identity(submitted.tool.api.authentication)
 
 
 def identity(authentication: Authentication) -> tuple[tuple[str, str], ...]:
@@ -363,17 +329,11 @@ def free_source_name(base_url: str, taken: Set[str]) -> str:
 
 
 COMPARED_AT_ONCE = 500
-SETTING_PLACES = {  # Where a ToolConfig has the value of a source's setting
-    "base_url": "/api/endpoint",
-    "api_key": "/api/authentication/key",
-    "api_key_name": "/api/authentication/name",
-    "token": "/api/authentication/token",
-    "username": "/api/authentication/username",
-    "password": "/api/authentication/password",
-    "oauth_token_url": "/api/authentication/token_url",
-    "oauth_client_id": "/api/authentication/client_id",
-    "oauth_client_secret": "/api/authentication/client_secret",
-}
+OF_AUTHENTICATION = {setting: name for name, setting in SETTINGS.items()}
+PLACES = {"name": "/source", "base_url": "/api/endpoint"} | {
+    setting: f"/api/authentication/{OF_AUTHENTICATION.get(setting, setting)}"
+    for setting in (*OF_AUTHENTICATION, "token", "username", "password")
+}  # Of the values of a source's settings in a submission
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -406,10 +366,12 @@ def read_definitions(
     for one in (*listing.skipped, *listing.flagged):
         faults[one["id"]].append(ToolProblem("/input_schema", one["reason"]))
     for name, layer in listing.layers.items():
-        schema = definitions[name].output_schema
-        if schema is not None and layer["output_schema"] is None:
-            # It is not valid JSON Schema: an error here, though not for engines.
-            faults[name].append(_unusable_output(find_schema_problem(schema)))
+        # A listing drops an output schema that is not valid, and does not look at one in the metadata.
+        dropped = definitions[name].output_schema if layer["output_schema"] is None else None
+        schema = layer["metadata"].get(OUTPUT_SCHEMA, dropped)
+        if schema is not None and (problem := find_schema_problem(schema)):
+            message = f"This cannot be used as JSON Schema: {problem}"
+            faults[name].append(ToolProblem("/output_schema", message))
     return {name: layer for name, layer in listing.layers.items() if name not in faults}, faults
 
 
@@ -479,33 +441,26 @@ def _tell(
         )
 
 
-@dataclass(slots=True)
-class TargetTools:
-    """A source with what is submitted for it."""
-
-    target: TargetSource
-    layers: dict[str, dict[str, Any]]
-    position_of: dict[str, int]  # By tool name
-
-
-def _read_tools(target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolFault]) -> TargetTools:
-    """Faults of the tools are appended to `faults`."""
+def _read_tools(
+    target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolProblem]
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Layers and positions of the source's tools, by their names. Their faults are appended to `faults`."""
     definitions: dict[str, WorkflowDefinition] = {}
     position_of: dict[str, int] = {}
     for position in target.positions:
         try:
-            definition = _definition_of(tools[position], base_url=target.base_url)
+            definition = definition_of(tools[position], base_url=target.base_url)
         except InvalidTool as invalid:
-            faults += faults_of(invalid.problems, position)
+            faults += (replace(problem, position=position) for problem in invalid.problems)
             continue
         if definitions.setdefault(definition.id, definition) is not definition:
             message = f"Tool {position_of[definition.id]} of this submission has the same name."
-            faults.append(ToolFault(position=position, path="/name", message=message))
+            faults.append(ToolProblem("/name", message, position))
         position_of.setdefault(definition.id, position)
     layers, problems = read_definitions(definitions)
     for name, of_tool in problems.items():
-        faults += faults_of(of_tool, position_of[name])
-    return TargetTools(target, layers, position_of)
+        faults += (replace(problem, position=position_of[name]) for problem in of_tool)
+    return layers, position_of
 
 
 def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
@@ -537,32 +492,12 @@ def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Acto
 
 def _setting_faults(
     target: TargetSource, problems: dict[str, list[str]], *, otherwise: str
-) -> Iterator[ToolFault]:
+) -> Iterator[ToolProblem]:
     """Faults in a new source's name or settings, these reported at the first tool that brings them."""
     for setting, messages in problems.items():
-        path = SETTING_PLACES.get(setting, otherwise)
-        for message in messages:
-            if setting == "name":
-                yield ToolFault(path="/source", message=message)
-            else:
-                yield ToolFault(position=target.positions[0], path=path, message=message)
-
-
-def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
-    """Raises InvalidTool."""
-    definition, schema = definition_of(tool, base_url=base_url), tool.output_schema
-    # read_listing checks the schema of an object.
-    if schema is None or schema.get("type") == "object":
-        return definition
-    if problem := find_schema_problem(schema):
-        raise InvalidTool([_unusable_output(problem)])
-    # MCP promises objects only; the metadata keep the schema of any other result.
-    metadata = definition.metadata | {OUTPUT_SCHEMA: schema}
-    return definition.model_copy(update={"output_schema": None, "metadata": metadata})
-
-
-def _unusable_output(problem: str) -> ToolProblem:
-    return ToolProblem("/output_schema", f"This cannot be used as JSON Schema: {problem}")
+        path = PLACES.get(setting, otherwise)
+        position = None if setting == "name" else target.positions[0]
+        yield from (ToolProblem(path, message, position) for message in messages)
 
 
 def store_tools(
@@ -586,10 +521,10 @@ def store_tools(
         targets, faults = find_targets(tools, source=source)
         if not may_add_source:
             faults += [
-                ToolFault(
-                    position=target.positions[0],
-                    path="/api/endpoint",
-                    message=f"No source fits {target.base_url}; adding one requires catalogue.add_source.",
+                ToolProblem(
+                    "/api/endpoint",
+                    f"No source fits {target.base_url}; adding one requires catalogue.add_source.",
+                    target.positions[0],
                 )
                 for target in targets
                 if target.source is None
@@ -598,10 +533,10 @@ def store_tools(
         if faults:
             raise ToolsRefused(faults)
         stored, positions = StoredTools(dry_run=dry_run), dict[tuple[str, str], int]()
-        for one in read:
-            into = one.target.source or _create(one.target, stored, expose=expose, by=by)
-            stored.tools += store_layers(into, one.layers, expose=expose, prune=prune, by=by)
-            positions |= {(into.name, name): position for name, position in one.position_of.items()}
+        for target, (layers, position_of) in zip(targets, read, strict=True):
+            into = target.source or _create(target, stored, expose=expose, by=by)
+            stored.tools += store_layers(into, layers, expose=expose, prune=prune, by=by)
+            positions |= {(into.name, name): position for name, position in position_of.items()}
         stored.tools.sort(key=lambda tool: positions.get((tool.source, tool.name), len(tools)))
         if dry_run:
             transaction.set_rollback(True)
@@ -614,10 +549,10 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
         Revision.lock()
         present = Workflow.objects.present().select_related("source").filter(pk=workflow.pk).first()
         if present is None:
-            raise ToolsRefused([ToolFault(message=f"The tool {workflow.tool_name} no longer exists.")])
+            raise ToolsRefused([ToolProblem("", f"The tool {workflow.tool_name} no longer exists.")])
         if tool.name != present.upstream_id:
             message = f"The tool's name is {present.upstream_id}. To use another name, submit another tool."
-            raise ToolsRefused([ToolFault(position=0, path="/name", message=message)])
+            raise ToolsRefused([ToolProblem("/name", message, 0)])
         name = present.source.name
         return store_tools([tool], source=name, expose=present.enabled, may_add_source=False, by=by)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from connectors.definitions import WorkflowDefinition
+from connectors.definitions import OUTPUT_SCHEMA, WorkflowDefinition
 from connectors.errors import Rejected
 from connectors.formats.json_schema import (
     NESTED,
@@ -21,7 +21,6 @@ from connectors.http_tools.tool import (
     SAFE_METHODS,
     ApiKey,
     ArgumentPlace,
-    Connection,
     Constant,
     Endpoint,
     HttpOperation,
@@ -30,7 +29,6 @@ from connectors.http_tools.tool import (
     Place,
     ToolConfig,
     ToolProblem,
-    connection_of,
     objections_to,
     parameters_in,
     path_value_objection,
@@ -38,28 +36,33 @@ from connectors.http_tools.tool import (
 from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
 from connectors.network.policy import normalise_base_url
 
-__all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definition_of", "operation_of"]
-
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool with every problem."""
+    described = ("name", "title", "description", "tags", "timeout_seconds", "cache_seconds")
     return define(
         operation_of(tool, base_url=base_url),
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        tags=tool.tags,
         input_schema=tool.input_schema,
         output_schema=tool.output_schema,
-        timeout_seconds=tool.timeout_seconds,
-        cache_seconds=tool.cache_seconds,
+        **{name: getattr(tool, name) for name in described},
     )
 
 
 def define(
-    operation: HttpOperation, *, name: str, input_schema: dict[str, Any], **more: Any
+    operation: HttpOperation,
+    *,
+    name: str,
+    input_schema: dict[str, Any],
+    output_schema: dict[str, Any] | None,
+    **more: Any,
 ) -> WorkflowDefinition:
     """The workflow of a checked operation; `more`: its further fields. Raises InvalidTool."""
+    # Few tools have any; without it, the metadata of stored tools stays the same.
+    without = None if operation.required else {"required"}
+    metadata = operation.model_dump(mode="json", by_alias=True, exclude=without)
+    if output_schema is not None and output_schema.get("type") != "object":
+        # MCP promises objects only; the metadata keep the schema of any other result.
+        metadata[OUTPUT_SCHEMA], output_schema = output_schema, None
     says = input_schema.keys() & {"additionalProperties", "unevaluatedProperties"}
     closed = {} if says else {"additionalProperties": False}
     # Guarantees of the method (RFC 9110, 9.2).
@@ -72,10 +75,8 @@ def define(
             input_schema={"type": "object", **input_schema} | closed,
             execution_type="sync",
             annotations={"readOnlyHint": True} if operation.is_safe else hints,
-            # Few tools have any; without it, the metadata of stored tools stays the same.
-            metadata=operation.model_dump(
-                mode="json", by_alias=True, exclude=None if operation.required else {"required"}
-            ),
+            output_schema=output_schema,
+            metadata=metadata,
             **more,
         )
     except ValidationError as error:
@@ -287,27 +288,25 @@ def _objections(
     operation: HttpOperation, schema: dict[str, Any], argument: str, place: ArgumentPlace
 ) -> Iterator[str]:
     is_body, body_format = place.place == "body", operation.body_format
-    if is_body and body_format == "raw" and place.name:
+    is_raw = is_body and body_format == "raw"
+    is_part = is_body and body_format == "multipart" and place.name.count("/") == 1
+    if is_raw and place.name:
         yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
-    if place.file or (is_body and body_format == "raw"):
-        yield from _file_objections(argument, place, body_format if is_body else "")
-    if place.as_json:
-        yield f"{argument} is a cookie, which cannot carry JSON." if place.place == "cookie" else ""
+    if place.file and not (is_raw or is_part):
+        yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
+    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+        yield f"The media type of {argument} is not valid."
+    if place.as_json and (place.file or is_raw):
+        yield f"{argument} cannot be both a file and JSON."
+    elif place.as_json and place.place == "cookie":
+        yield f"{argument} is a cookie, which cannot carry JSON."
     # In brackets, as entries of their own and within a body, values of any type can be sent.
     elif not (
-        (place.place == "query" and (place.brackets or place.spread))
+        place.as_json
+        or (place.place == "query" and (place.brackets or place.spread))
         or (is_body and (place.name or body_format == "json"))
     ):
         yield from _type_objections(schema, argument, place, body_format)
-
-
-def _file_objections(argument: str, place: ArgumentPlace, body_format: str) -> Iterator[str]:
-    if body_format != "raw" and not (body_format == "multipart" and place.name.count("/") == 1):
-        yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
-    if place.as_json:
-        yield f"{argument} cannot be both a file and JSON."
-    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
-        yield f"The media type of {argument} is not valid."
 
 
 def _type_objections(

@@ -155,11 +155,13 @@ def _leads_astray(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ToolProblem:
-    path: str  # JSON Pointer into the ToolConfig; empty: the whole
+    path: str  # JSON Pointer into the ToolConfig, or without a position into the submission; empty: the whole
     message: str  # A sentence
+    position: int | None = None  # Of the tool among those submitted; None for what concerns no single one
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        place = "" if self.position is None else f"tool {self.position}"
+        return ": ".join(filter(None, [f"{place} {self.path}".strip(), self.message]))
 
 
 class InvalidTool(ValueError):

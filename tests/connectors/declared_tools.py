@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from connectors.http_tools.checks import connection_of, definition_of
+from connectors.http_tools.checks import definition_of
 from connectors.http_tools.connector import HttpConfig, HttpConnector
-from connectors.http_tools.tool import HttpOperation, ToolConfig
+from connectors.http_tools.tool import HttpOperation, ToolConfig, connection_of
 from connectors.protocol import WorkflowRef
 
 API = "https://api.example.com"

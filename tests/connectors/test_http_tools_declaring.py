@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from connectors.http_tools.checks import InvalidTool, connection_of, definition_of, operation_of
-from connectors.http_tools.tool import HttpOperation, ToolConfig
+from connectors.http_tools.checks import definition_of, operation_of
+from connectors.http_tools.tool import HttpOperation, InvalidTool, ToolConfig, connection_of
 from tests.connectors.declared_tools import API, TEXT, WHOLE, tool
 
 KEY = "api-key-0123456789abcdef"

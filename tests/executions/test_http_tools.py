@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from catalogue.models import Source, Workflow
-from connectors.http_tools.checks import connection_of, definition_of
-from connectors.http_tools.tool import ToolConfig
+from connectors.http_tools.checks import definition_of
+from connectors.http_tools.tool import ToolConfig, connection_of
 from executions.models import ErrorKind, Execution, State
 from tests.connectors.declared_tools import TEXT, tool
 from tests.connectors.http_tool_hosts import http_tool_hosts

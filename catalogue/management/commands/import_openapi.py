@@ -94,8 +94,7 @@ def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator
     state = "new" if outcome.is_new else known
     yield f"Source {outcome.source}: {state}, {outcome.base_url}, authentication {outcome.authentication}"
     yield from _tools(outcome, shown)
-    yield from _refusals(outcome, shown)
-    yield from _notes(outcome, shown)
+    yield from _groups(outcome, shown)
     if outcome.deprecated:
         yield f"Deprecated, and so not imported without --deprecated: {outcome.deprecated}"
     if outcome.not_chosen:
@@ -122,27 +121,23 @@ def _tools(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
             yield f"  {tool.stored.tool_id} may try to command agents: {tool.stored.warning}"
 
 
-def _refusals(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
+def _groups(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     if outcome.refused:
         yield f"Refused: {len(outcome.refused)}"
-    for group in openapi.group_refusals(outcome.refused):
-        yield f"  {len(group.operations)} x {group.reason}"
-        for one in group.operations[:shown]:
-            name = f" ({one.operation_id})" if one.operation_id else ""
-            yield f"      {one.method} {one.path}{name} at {one.pointer}"
-        if more := len(group.operations) - len(group.operations[:shown]):
-            yield f"      and {more} more (-v 2 shows all)"
-
-
-def _notes(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
-    groups = openapi.group_notes(outcome)
-    if groups:
-        yield f"Left out of tools: {sum(len(group.tools) for group in groups)}"
-    for group in groups[:shown]:
-        yield f"  {len(group.tools)} x {group.note}"
-        for one in group.tools[:shown]:
-            yield f"      {one.method} {one.path} ({one.stored.name})"
-        if more := len(group.tools) - len(group.tools[:shown]):
-            yield f"      and {more} more (-v 2 shows all)"
+    for reason, refused in openapi.group_refusals(outcome.refused):
+        calls = ((one, f" ({one.operation_id})" if one.operation_id else "") for one in refused)
+        lines = [f"{one.method} {one.path}{name} at {one.pointer}" for one, name in calls]
+        yield from _group(reason, lines, shown)
+    if groups := openapi.group_notes(outcome):
+        yield f"Left out of tools: {sum(len(tools) for _, tools in groups)}"
+    for note, tools in groups[:shown]:
+        yield from _group(note, [f"{one.method} {one.path} ({one.stored.name})" for one in tools], shown)
     if more := len(groups) - len(groups[:shown]):
         yield f"  and {more} more of other kinds (-v 2 shows all)"
+
+
+def _group(what: str, operations: list[str], shown: int | None) -> Iterator[str]:
+    yield f"  {len(operations)} x {what}"
+    yield from (f"      {operation}" for operation in operations[:shown])
+    if more := len(operations) - len(operations[:shown]):
+        yield f"      and {more} more (-v 2 shows all)"
