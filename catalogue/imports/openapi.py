@@ -76,11 +76,10 @@ class TargetApi:
 
     @property
     def authentication(self) -> Settings:
-        return authentication_settings(self.config)
+        return authentication_in(self.config)
 
 
-def authentication_settings(config: dict[str, Any]) -> Settings:
-    """With defaults filled in."""
+def authentication_in(config: dict[str, Any]) -> Settings:
     return {name: config.get(name, HttpConfig.model_fields[name].default) for name in AUTHENTICATION}
 
 
@@ -99,8 +98,6 @@ class OpenApiImport(ImportOutcome):
     run, as JSON, is a plan: it has all that `import_planned` stores."""
 
     target: TargetApi
-    base_url: str
-    authentication: str
     expose: bool
     prune: bool
     layers: dict[str, dict[str, Any]] = field(repr=False)  # What is stored, by the tools' names
@@ -156,8 +153,6 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
             source=target.name,
             is_new=target.key is None and bool(layers),
             target=target,
-            base_url=target.base_url,
-            authentication=target.authentication["authentication"],
             expose=request.expose,
             prune=request.prune,
             layers=layers,
@@ -270,7 +265,7 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
         if source is not None:
             require_kind(source, KIND)
         seen = target.key and (target.key, target.base_url, target.authentication)
-        if seen != (source and (source.pk, address_of(source), authentication_settings(source.config))):
+        if seen != (source and (source.pk, address_of(source), authentication_in(source.config))):
             raise stale
         if source is None:
             try:

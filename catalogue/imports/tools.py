@@ -35,11 +35,11 @@ from connectors.http_tools.tool import (
     SETTINGS,
     Authentication,
     Connection,
-    Endpoint,
     InvalidTool,
     ToolConfig,
     ToolProblem,
     connection_of,
+    path_below,
 )
 
 MOST_TOOLS = 1_000
@@ -280,7 +280,7 @@ def _join(target: TargetSource, submitted: SubmittedTool) -> None:
 
 def fits(source: Source, submitted: SubmittedTool) -> bool:
     try:
-        Endpoint.of(submitted.tool.api.endpoint).path_below(address_of(source))
+        path_below(address_of(source), submitted.tool.api.endpoint)
     except ValueError:
         return False
     return authenticates_alike(source, submitted)

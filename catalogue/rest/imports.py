@@ -222,8 +222,10 @@ class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
 
     source = serializers.CharField()  # type: ignore[assignment]
     is_new = serializers.BooleanField(help_text="Whether the source is created.")
-    base_url = serializers.CharField()
-    authentication = serializers.CharField(help_text="How the source authenticates.")
+    base_url = serializers.CharField(source="target.base_url")
+    authentication = serializers.CharField(
+        source="target.authentication.authentication", help_text="How the source authenticates."
+    )
     dry_run = serializers.BooleanField(help_text="Whether nothing was written.")
     counts = serializers.SerializerMethodField(help_text="Number of tools by change.")
     tools = ImportedToolSerializer(many=True)

@@ -22,7 +22,6 @@ from connectors.http_tools.tool import (
     ApiKey,
     ArgumentPlace,
     Constant,
-    Endpoint,
     HttpOperation,
     InvalidTool,
     OAuthClientCredentials,
@@ -31,6 +30,7 @@ from connectors.http_tools.tool import (
     ToolProblem,
     objections_to,
     parameters_in,
+    path_below,
     path_value_objection,
 )
 from connectors.network.headers import TOKEN, objection_to_name, objection_to_value
@@ -91,7 +91,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     """Raises InvalidTool with every problem."""
     problems = []
     try:
-        path = Endpoint.of(tool.api.endpoint).path_below(base_url)
+        path = path_below(base_url, tool.api.endpoint)
     except ValueError as error:
         problems.append(ToolProblem("/api/endpoint", str(error)))
         # Its arguments are checked all the same.
@@ -104,15 +104,12 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         message = f"{argument} is mapped, but it is not a property of the input schema."
         problems.append(ToolProblem(pointer_of(["field_mappings", "input", argument]), message))
     operation = HttpOperation(
-        method=tool.api.method,
         path=path,
         arguments=arguments,
         constants=tool.field_mappings.constants,
-        body_format=tool.api.body_format,
         output=tool.field_mappings.output,
-        idempotency_header=tool.api.idempotency_header,
-        anonymous=tool.api.anonymous,
         output_is_promised=tool.output_is_promised,
+        **tool.api.model_dump(exclude={"endpoint", "authentication"}),
     )
     key = tool.api.authentication
     if isinstance(key, ApiKey):

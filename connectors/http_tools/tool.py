@@ -314,34 +314,30 @@ class ToolConfig(_Declaration):
         return schema
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    origin: str  # `https://api.example.com`, as in a source's base URL
-    path: str  # With parameters in braces; empty, or beginning with a slash
+@lru_cache(maxsize=5_000)
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """The origin, as in a source's base URL, and the path, empty or beginning with a slash. Raises ValueError
+    with a sentence."""
+    found = PARTS.fullmatch(endpoint.strip())
+    if found is None:
+        raise ValueError(
+            "The endpoint must be an absolute URL, such as https://api.example.com/orders/{order_id}."
+        )
+    if found["rest"]:
+        raise ValueError(
+            "The endpoint must not contain '?' or '#'; use arguments and constants for the query."
+        )
+    if "{" in found["origin"] or "}" in found["origin"]:
+        raise ValueError("Parameters in braces can only be used in the path, not in the host.")
+    return normalise_base_url(found["origin"]), ascii_path(found["path"])
 
-    @classmethod
-    @lru_cache(maxsize=5_000)
-    def of(cls, text: str) -> Self:
-        """Raises ValueError with a sentence."""
-        found = PARTS.fullmatch(text.strip())
-        if found is None:
-            raise ValueError(
-                "The endpoint must be an absolute URL, such as https://api.example.com/orders/{order_id}."
-            )
-        if found["rest"]:
-            raise ValueError(
-                "The endpoint must not contain '?' or '#'; use arguments and constants for the query."
-            )
-        if "{" in found["origin"] or "}" in found["origin"]:
-            raise ValueError("Parameters in braces can only be used in the path, not in the host.")
-        return cls(normalise_base_url(found["origin"]), ascii_path(found["path"]))
 
-    def path_below(self, base_url: str) -> str:
-        """The path after the base URL. Raises ValueError with a sentence if the endpoint is elsewhere."""
-        base = self.of(normalise_base_url(base_url))
-        if self.origin.lower() != base.origin.lower() or not (self.path + "/").startswith(base.path + "/"):
-            raise ValueError(f"The endpoint is not below {base_url}, the base URL of the tool's source.")
-        return self.path[len(base.path) :]
+def path_below(base_url: str, endpoint: str) -> str:
+    """The path after the base URL. Raises ValueError with a sentence if the endpoint is elsewhere."""
+    (origin, path), (own, base) = split_endpoint(endpoint), split_endpoint(normalise_base_url(base_url))
+    if origin.lower() != own.lower() or not f"{path}/".startswith(f"{base}/"):
+        raise ValueError(f"The endpoint is not below {base_url}, the base URL of the tool's source.")
+    return path[len(base) :]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -356,7 +352,7 @@ class Connection:
 def connection_of(tool: ToolConfig) -> Connection:
     """Raises InvalidTool for an unusable endpoint."""
     try:
-        base_url = Endpoint.of(tool.api.endpoint).origin
+        base_url, _ = split_endpoint(tool.api.endpoint)
     except ValueError as error:
         raise InvalidTool([ToolProblem("/api/endpoint", str(error))]) from None
     said = {SETTINGS.get(name, name): value for name, value in tool.api.authentication}

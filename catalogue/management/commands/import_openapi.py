@@ -92,7 +92,8 @@ def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator
     # An import without tools adds no source.
     known = "there already" if outcome.tools or outcome.removed else "no tool for it"
     state = "new" if outcome.is_new else known
-    yield f"Source {outcome.source}: {state}, {outcome.base_url}, authentication {outcome.authentication}"
+    way = outcome.target.authentication["authentication"]
+    yield f"Source {outcome.source}: {state}, {outcome.target.base_url}, authentication {way}"
     yield from _tools(outcome, shown)
     yield from _groups(outcome, shown)
     if outcome.deprecated:
