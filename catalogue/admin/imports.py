@@ -39,7 +39,6 @@ from catalogue.reconciliation import Change
 from catalogue.secrets import EntriesLost, seal, seal_entries, unseal, unseal_entries
 from connectors.formats import yaml
 from connectors.http_tools.openapi import document
-from connectors.http_tools.openapi.operations import Selection
 
 SHOWN = 8
 SHOWN_UPDATES = 50
@@ -265,24 +264,15 @@ class TemporalImportForm(ImportForm):
     client_secret = _secret("OAuth client secret")
     api_key = _secret("API key")
     prune = switch("Remove workflows that are not in the file", "Off: workflows from earlier files are kept.")
-    expose_new = switch(
+    expose = switch(
         "Enable the workflows immediately",
         "For a new source only. Off: agents see no workflow until a curator enables it.",
     )
 
     @property
     def asked(self) -> dict[str, Any]:
-        given = self.cleaned_data
-        return {
-            "source": given["source"],
-            "secrets": self.secrets_to_keep(),
-            "prune": given["prune"],
-            "expose": given["expose_new"],
-        }
-
-    @classmethod
-    def data_of(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        return super().data_of(asked) | {"expose_new": asked["expose"]}
+        given = {name: self.cleaned_data[name] for name in ("source", "prune", "expose")}
+        return given | {"secrets": self.secrets_to_keep()}
 
     def secrets_to_keep(self) -> dict[str, Any]:
         typed = {name: self.cleaned_data.get(field) for name, field in SECRETS.items()}
@@ -409,18 +399,7 @@ class OpenApiImportPage(SourceImportPage):
         if not dry_run:
             return openapi.import_planned(content, by=actor_of(self.request))
         return openapi.import_document(
-            openapi.OpenApiImportRequest(
-                content=content,
-                source=asked["source"],
-                base_url=asked["base_url"],
-                selection=Selection(
-                    only=tuple(asked["only"]), tags=tuple(asked["tags"]), deprecated=asked["deprecated"]
-                ),
-                expose=asked["expose"],
-                prune=asked["prune"],
-                dry_run=True,
-                by=actor_of(self.request),
-            )
+            openapi.OpenApiImportRequest(content=content, dry_run=True, by=actor_of(self.request), **asked)
         )
 
     def seal(self, plan: openapi.OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:

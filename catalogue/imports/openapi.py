@@ -1,6 +1,7 @@
 """Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,9 @@ class OpenApiImportRequest(ImportRequest):
 
     base_url: str = ""  # Replaces the document's first server
     settings: dict[str, Any] = field(default_factory=dict)  # HttpConfig's further fields
-    selection: Selection = field(default_factory=Selection)
+    only: Sequence[str] = ()  # As in Selection
+    tags: Sequence[str] = ()
+    deprecated: bool = False
 
 
 AUTHENTICATION = (
@@ -137,7 +140,9 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
             document,
             base_url=target.base_url,
             settings=target.authentication,
-            selection=request.selection,
+            selection=Selection(
+                only=tuple(request.only), tags=tuple(request.tags), deprecated=request.deprecated
+            ),
             usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
         )
         layers, faults = read_definitions({tool.definition.id: tool.definition for tool in found.tools})

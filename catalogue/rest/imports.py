@@ -19,7 +19,6 @@ from catalogue.rest.base import Problem, Refusal, StrictSerializer, StringListFi
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from connectors.http_tools.openapi.document import RefusedOperation
-from connectors.http_tools.openapi.operations import Selection
 
 Outcome = TypeVar("Outcome")
 
@@ -270,11 +269,6 @@ class OpenApiImportViewSet(ImportViewSet):
         wanted = OpenApiImportRequest(
             content=given.pop("document").encode("utf-8", "surrogatepass"),
             secrets=given.pop("secrets") | given.pop("credentials"),
-            selection=Selection(
-                only=tuple(given.pop("only")),
-                tags=tuple(given.pop("tags")),
-                deprecated=given.pop("deprecated"),
-            ),
             by=actor_of(request),
             **given,
         )

@@ -291,7 +291,7 @@ def _objections(
         yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
     if place.file and not (is_raw or is_part):
         yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
-    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+    if (place.file or is_raw) and place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
         yield f"The media type of {argument} is not valid."
     if place.as_json and (place.file or is_raw):
         yield f"{argument} cannot be both a file and JSON."

@@ -75,7 +75,7 @@ def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
 
 def test_a_new_source_may_show_its_workflows_at_once(admin_client: Client) -> None:
     """E1."""
-    confirm(admin_client, upload(admin_client, expose_new="on"))
+    confirm(admin_client, upload(admin_client, expose="on"))
     assert Workflow.objects.get().enabled
 
 
@@ -112,11 +112,11 @@ def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_clie
 
 def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client: Client) -> None:
     """E1, E5: its secrets, too; another secret that is typed now counts instead."""
-    page = upload(admin_client, WITH_SECRET, client_secret=SECRET, expose_new="on")
+    page = upload(admin_client, WITH_SECRET, client_secret=SECRET, expose="on")
     other = make_source("temporal")
     refused = confirm(admin_client, page)
     assert "Source temporal is of the kind simplified" in errors_in(refused)["source"]
-    assert (shown_in(refused)["source"], shown_in(refused)["expose_new"]) == ("temporal", True)
+    assert (shown_in(refused)["source"], shown_in(refused)["expose"]) == ("temporal", True)
     assert SECRET not in refused.content.decode()
     other.delete()
     confirm(admin_client, upload(admin_client, WITH_SECRET, **kept_in(refused), client_secret="another-one"))

@@ -12,8 +12,8 @@ from catalogue.management.base import ImportCommand, add_secret_options, json_ob
 from catalogue.naming import listed
 from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
-from connectors.http_tools.openapi.operations import Selection
 
+SWITCHES = ("deprecated", "expose", "prune", "dry_run")
 SHOWN = 3  # Entries per group, unless -v 2
 
 
@@ -57,8 +57,16 @@ class Command(ImportCommand):
         parser.add_argument("--json", action="store_true", help="print the whole outcome as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        request = openapi.OpenApiImportRequest(
+            content=self.read(options["file"], MAX_BYTES),
+            settings=options["config"],
+            secrets=read_secrets(options),
+            tags=options["tag"],
+            by=command("import_openapi"),
+            **{name: options[name] for name in ("source", "base_url", "only", *SWITCHES)},
+        )
         with self.refusals_as_errors():
-            outcome = openapi.import_document(self._request(options))
+            outcome = openapi.import_document(request)
         if options["json"]:
             from catalogue.rest.imports import OpenApiImportSerializer
 
@@ -68,22 +76,6 @@ class Command(ImportCommand):
                 self.stdout.write(line)
         if not outcome.tools:
             raise CommandError("Nothing was imported.")
-
-    def _request(self, options: dict[str, Any]) -> openapi.OpenApiImportRequest:
-        return openapi.OpenApiImportRequest(
-            content=self.read(options["file"], MAX_BYTES),
-            source=options["source"],
-            base_url=options["base_url"],
-            settings=options["config"],
-            secrets=read_secrets(options),
-            selection=Selection(
-                only=tuple(options["only"]), tags=tuple(options["tag"]), deprecated=options["deprecated"]
-            ),
-            expose=options["expose"],
-            prune=options["prune"],
-            dry_run=options["dry_run"],
-            by=command("import_openapi"),
-        )
 
 
 def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator[str]:
