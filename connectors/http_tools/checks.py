@@ -16,6 +16,7 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
+from connectors.http_tools.media_types import is_json_lines, is_yaml
 from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
 from connectors.http_tools.tool import (
     SAFE_METHODS,
@@ -68,8 +69,12 @@ def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Ite
 
 def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[ToolProblem]:
     is_raw = place.place == "body" and tool.api.body_format == "raw"
+    is_content_type = (place.place, place.name.lower()) == ("header", "content-type")
+    is_odd = place.media_type and not MEDIA_TYPE.fullmatch(place.media_type)
     objections = [
-        _name_objection(tool, place.place, place.name),
+        f"The media type of {argument} is not valid." if is_odd else "",
+        _name_objection(tool, place.place, place.name, constant=is_content_type and bool(place.media_types)),
+        *(_header_value(tool, "content-type", one) for one in place.media_types),
         *(_file_objections(tool, argument, place) if place.file or is_raw else ()),
         *([_cookie_objection(tool, argument, place)] if place.place == "cookie" else ()),
         *(() if place.as_json else [_type_objection(tool, argument, place)]),
@@ -108,12 +113,10 @@ def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> I
     body_format = tool.api.body_format if place.place == "body" else ""
     if body_format == "raw" and place.name:
         yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
-    elif body_format != "raw" and not (body_format == "multipart" and place.name.count("/") == 1):
+    elif body_format != "raw" and not (body_format == "multipart" and place.name.count("/") < 2):
         yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
     if place.as_json:
         yield f"{argument} cannot be both a file and JSON."
-    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
-        yield f"The media type of {argument} is not valid."
 
 
 def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
@@ -160,9 +163,10 @@ def _header_value(tool: ToolConfig, name: str, value: str) -> str:
     if name.lower() != "content-type" or tool.api.body_format == "raw":
         return ""
     media_type = value.partition(";")[0].strip().lower()
-    if tool.api.body_format == "json" and media_type.endswith(("/json", "+json")):
+    is_written = media_type.endswith(("/json", "+json")) or is_yaml(media_type) or is_json_lines(media_type)
+    if tool.api.body_format == "json" and is_written:
         return ""
-    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
+    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON or YAML."
 
 
 def _claims(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[_Claim]:

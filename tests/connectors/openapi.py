@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
-from connectors.http_tools.checks import operation_of
+from catalogue.schemas import check_arguments
+from connectors.http_tools.checks import definition_of, operation_of
 from connectors.http_tools.openapi.document import Document, RefusedOperation, base_url_of
 from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, settings_for
-from connectors.http_tools.request import build_request
+from connectors.http_tools.request import build_request, content_of, headers_of
 from connectors.http_tools.tool import HTTPRequestSpec
 
 BASE = "https://api.example.com/v1"
@@ -65,3 +66,12 @@ def request_of(tool: ReadTool, arguments: dict[str, Any]) -> HTTPRequestSpec:
     """What the tool sends for these arguments."""
     operation = operation_of(tool.config, base_url=BASE)
     return build_request(operation, base_url=BASE, arguments=arguments)
+
+
+def sent_by(tool: ReadTool, arguments: dict[str, Any]) -> tuple[str, bytes | None]:
+    """Media type and body that arrive for the arguments of an agent."""
+    checked = check_arguments(definition_of(tool.config, base_url=BASE).input_schema, arguments)
+    assert not checked.problems, checked.problems
+    operation, spec = operation_of(tool.config, base_url=BASE), request_of(tool, checked.arguments)
+    content, media_type = content_of(operation, spec)
+    return headers_of(operation, spec, key="", content_type=media_type).get("content-type", ""), content

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of, types_of
+from connectors.http_tools.media_types import is_json
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
@@ -24,7 +25,6 @@ from connectors.http_tools.openapi.document import (
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
 from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
@@ -351,7 +351,7 @@ class _Reader:
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
-        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
+        arguments = collect_arguments(parameters, self.inputs, body, notes)
         try:
             return ToolConfig(
                 name=name,
@@ -394,12 +394,15 @@ class _Reader:
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:
             return Body()
-        bodies = Bodies(self.document, self.inputs, notes)
+        bodies = Bodies(self.document, self.inputs, [] if operation.method in WITHOUT_BODY else notes)
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
         if operation.method not in WITHOUT_BODY:
-            return bodies.body(raw, at)
+            body = bodies.body(raw, at)
+            if operation.method == "PATCH" and body.body_format == "json" and body.arguments:
+                body.remark = body.remark or "A null that the schema does not allow counts as left out."
+            return body
         with suppress(NoTool):
-            if bodies.is_empty(raw, at):
+            if not bodies.body(raw, at).arguments:
                 return Body()
         notes.append(f"Its body is left out: {operation.method} requests cannot have a body.")
         return Body()
