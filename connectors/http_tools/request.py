@@ -145,7 +145,7 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any], body: dict[str
             headers[name] = text_of(scalar)
     for argument, place in operation.by_place["header"]:
         if place.media_types:
-            headers |= {place.name: _media_type(argument, place, arguments, body["body"])} if body else {}
+            headers[place.name] = _media_type(argument, place, arguments, body.get("body"))
         elif argument in arguments:
             headers[place.name] = text = _one_text(argument, place, arguments[argument])
             if why := objection_to_value(text):
@@ -371,7 +371,7 @@ def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iter
             file = read_file(item, field=name, media_type=place.media_type)
             yield _part(name, file.content, media_type=file.media_type, filename=file.name)
         elif isinstance(item, dict | list):
-            yield _part(name, written_json(item).encode(), media_type=JSON)
+            yield _part(name, written_json(item).encode(), media_type=place.media_type or JSON)
         else:
             content = text_of(scalar_of(item)).encode("utf-8", "replace")
             yield _part(name, content, media_type=place.media_type)

@@ -436,6 +436,7 @@ def test_a_form_that_is_none_or_endless_is_refused_for_what_it_is(schema, reason
         (TEXT, "text/plain", "a", ("text/plain", "a")),
         (TEXT, "application/json, text/plain", "a", (JSON, '"a"')),
         (TEXT, "*/*", "a", ("", "a")),
+        (ANY_OBJECT, "text/plain", {"a": 1}, ("text/plain", '{"a":1}')),
         (ANY_OBJECT, None, {"a": 1}, (JSON, '{"a":1}')),
         (TEXT, None, "a", ("", "a")),
     ],

@@ -79,6 +79,16 @@ def test_a_form_has_an_argument_for_each_field_and_joins_lists_by_commas():
     assert form_pairs(sent.body) == [("sku", "a"), ("tags", "x,y"), ("each", "x"), ("each", "y")]
 
 
+def test_the_fields_of_a_form_add_to_those_of_its_path():
+    """C1.4: an operation's own wins."""
+    token = {"name": "token", "in": "formData", "type": "string", "required": True}
+    raw = swagger({"parameters": [FILE, {"name": "kind", "in": "formData", "type": "integer"}]})
+    raw["paths"]["/orders"]["parameters"] = [token, {"name": "kind", "in": "formData", "type": "string"}]
+    schema = the_tool(raw).config.input_schema
+    assert schema["properties"].keys() == {"token", "file", "kind"} and schema["required"] == ["token"]
+    assert schema["properties"]["kind"] == {"type": "integer"}
+
+
 def test_a_form_with_files_is_sent_in_parts():
     """C1.4: whatever the operation consumes."""
     several = items("files", "formData", items={"type": "file"}, collectionFormat="multi")

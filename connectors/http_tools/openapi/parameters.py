@@ -78,7 +78,7 @@ OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
 )
 CHOICES = ("oneOf", "anyOf")
 TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
-MAX_ALTERNATIVES = 50
+MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
@@ -729,7 +729,7 @@ class Bodies:
         in_parts = any(map(is_multipart, content))
         offered = {
             name: self._types_in(media, f"{at}{pointer_of([name])}", beside_parts=in_parts)
-            for name, media in content.items()
+            for name, media in list(content.items())[:MAX_MEDIA_TYPES]
         }
         media_type = _choose(offered, at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
@@ -954,7 +954,7 @@ class Bodies:
         named = raw.get("contentMediaType")
         if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
             return True
-        inner = [raw.get("items"), *(raw.get("anyOf") or []), *(raw.get("oneOf") or [])]
+        inner = [raw.get("items"), *(one for word in CHOICES for one, _ in parts_of(raw, word, pointer))]
         return any(
             isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
             for one in inner

@@ -96,8 +96,9 @@ def accept_nulls(schema: Any) -> Any:
 
 
 def or_null(schema: Any) -> Any:
-    takes_null = isinstance(schema, bool) or "null" in schema.get("type", "")
-    if takes_null or {"type": "null"} in schema.get("anyOf", ()):
+    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
+        return schema
+    if isinstance(types := schema.get("type"), list) and "null" in types:
         return schema
     return (
         {"anyOf": [schema, {"type": "null"}]} if "$ref" in schema else accept_null(schema, {"nullable": True})

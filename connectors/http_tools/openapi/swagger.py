@@ -132,7 +132,11 @@ class _Converter:
             "parameters": others,
             "responses": _mapped(raw.get("responses"), lambda one: _response(one, produces), self.object_of),
         }
-        body = self._body(own or shared, _texts(raw.get("consumes"), self.consumes))
+        # Fields of a form add to those of the path; anything else replaces them.
+        is_all_form = all(one["in"] == "formData" for one in (*shared, *own))
+        names = {one.get("name") for one in own}
+        inherited = [one for one in shared if not own or (is_all_form and one.get("name") not in names)]
+        body = self._body(inherited + own, _texts(raw.get("consumes"), self.consumes))
         changed |= {"requestBody": body} if body else {}
         pairs = [(key, changed.get(key, value)) for key, value in raw.items() if key != "requestBody"]
         return self.object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
