@@ -48,18 +48,16 @@ def patch_of(media_type: str) -> str:
 
 
 def can_hold(media_type: str, types: Set[str]) -> bool:
-    """Whether values of one of these JSON types, or a "file", can be such a body. No types: any."""
+    """Whether a value of one of these JSON types, a "file" or an object with "files" can be such a body. No
+    types: any."""
     kind, plain = patch_of(media_type), plain_name(media_type)
-    if "file" in types:
-        return "*" in plain or not is_json(plain)
-    if kind == JSON_PATCH:
-        held = {"array"}
-    elif kind or is_form(plain) or is_multipart(plain):
-        held = {"object", "string"} if is_yaml(plain) else {"object"}
-    elif plain.startswith("text/") and not (is_json(plain) or is_yaml(plain)):
-        held = {"string"}
-    else:
-        return True
+    held = {"string", "number", "integer", "boolean", "array", "object"}
+    if is_multipart(plain):
+        held = {"object", "files"}
+    elif kind or is_form(plain):
+        held = {"array"} if kind == JSON_PATCH else {"object"}
+    elif not is_json(plain) or "*" in plain:
+        held = {"string", "file"} if plain.startswith("text/") and not is_yaml(plain) else held | {"file"}
     return not types or not types.isdisjoint(held)
 
 

@@ -9,13 +9,17 @@ import pytest
 
 from catalogue.schemas import check_arguments
 from connectors.errors import Rejected
+from connectors.http_tools.media_types import is_json
 from tests.connectors.openapi import request_of, sent_by, the_refusal, the_tool, with_operation
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}
 LIST = {"type": "array", "items": TEXT}
 ANY_OBJECT = {"type": "object"}
+FILE = {"type": "string", "format": "binary"}
 JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -198,6 +202,16 @@ def test_texts_and_files_are_not_written_as_json_where_the_api_takes_them_plainl
     assert sent_by(tool, {"body": text}) == (chosen, text.encode())
 
 
+@pytest.mark.parametrize("others", [(JSON,), ("application/xml", JSON), ("application/vnd.acme+json", FORM)])
+def test_an_object_with_a_file_is_sent_in_parts_where_the_api_takes_them(others):
+    """C1.4: JSON cannot hold bytes; without parts, it is what is left."""
+    schema = {"type": "object", "properties": {"title": TEXT, "doc": FILE}}
+    content = {name: {"schema": schema} for name in (*others, MULTIPART)}
+    assert sent_by(tool_with(content), {"doc": "x"})[0].startswith(MULTIPART)
+    del content[MULTIPART]
+    assert is_json(sent_by(tool_with(content), {"doc": "x"})[0])
+
+
 def test_an_agent_can_say_which_kind_of_patch_it_means():
     """C1.4: Kubernetes' directives and nulls arrive as they are."""
     tool = tool_with({name: {"schema": ANY_OBJECT} for name in (PATCH, MERGE, STRATEGIC, APPLY)})
@@ -288,9 +302,6 @@ def test_a_body_is_written_as_its_media_type_has_it(content, body, sent):
     assert content_sent.decode() == sent and media_type in content
 
 
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
-FILE = {"type": "string", "format": "binary"}
 CODE = {"type": "object", "required": ["grant", "code"], "properties": {"grant": TEXT, "code": TEXT}}
 REFRESH = {"type": "object", "required": ["grant", "token"], "properties": {"grant": TEXT, "token": TEXT}}
 OPEN = {"type": "object", "properties": {"title": TEXT, "doc": FILE}, "additionalProperties": True}
