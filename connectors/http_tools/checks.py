@@ -16,6 +16,7 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
+from connectors.http_tools.media_types import is_json_lines, is_yaml
 from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
 from connectors.http_tools.tool import (
     SAFE_METHODS,
@@ -266,7 +267,9 @@ def _default_objection(value: Any, place: ArgumentPlace) -> str:
 
 def _name_objection(operation: HttpOperation, place: ArgumentPlace | Constant) -> str:
     name = place.name
-    if place.place == "header" and (why := objection_to_name(name, constant=isinstance(place, Constant))):
+    # An argument can choose among the media types of the body.
+    is_fixed = isinstance(place, Constant) or (place.media_types and name.lower() == "content-type")
+    if place.place == "header" and (why := objection_to_name(name, constant=bool(is_fixed))):
         return f"{name} {why}."
     if place.place == "cookie" and not TOKEN.fullmatch(name):
         return f"{name} is not a valid name of a cookie."
@@ -286,13 +289,14 @@ def _objections(
 ) -> Iterator[str]:
     is_body, body_format = place.place == "body", operation.body_format
     is_raw = is_body and body_format == "raw"
-    is_part = is_body and body_format == "multipart" and place.name.count("/") == 1
+    is_part = is_body and body_format == "multipart" and place.name.count("/") < 2
     if is_raw and place.name:
         yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
     if place.file and not (is_raw or is_part):
         yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
-    if (place.file or is_raw) and place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
+    if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
         yield f"The media type of {argument} is not valid."
+    yield from (_header_objection(operation, "content-type", one) for one in place.media_types)
     if place.as_json and (place.file or is_raw):
         yield f"{argument} cannot be both a file and JSON."
     elif place.as_json and place.place == "cookie":
@@ -347,9 +351,10 @@ def _header_objection(operation: HttpOperation, name: str, value: str) -> str:
     if name.lower() != "content-type" or operation.body_format == "raw":
         return ""
     media_type = value.partition(";")[0].strip().lower()
-    if operation.body_format == "json" and media_type.endswith(("/json", "+json")):
+    is_written = media_type.endswith(("/json", "+json")) or is_yaml(media_type) or is_json_lines(media_type)
+    if operation.body_format == "json" and is_written:
         return ""
-    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
+    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON or YAML."
 
 
 def _overlaps(

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.formats.json_schema import pointer_of, steps_of
+from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
+from connectors.http_tools.media_types import can_hold
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -107,9 +108,9 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
         return HTTPRequestSpec(
             method=operation.method,
             url=base_url.rstrip("/") + _path(operation, arguments),
-            headers=_headers(operation, arguments),
+            headers=_headers(operation, arguments, body := _body(operation, arguments)),
             query_params=_query(operation, arguments),
-            **_body(operation, arguments),
+            **body,
         )
     except ValidationError:
         raise Rejected("The arguments make the URL too long. Nothing was sent.") from None
@@ -137,13 +138,15 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     return fill_template(operation.path, texts, with_slashes=frozenset(slashes))
 
 
-def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:
+def _headers(operation: HttpOperation, arguments: dict[str, Any], body: dict[str, Any]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in operation.constant_values["header"].items():
         if not isinstance(scalar := scalars_of(value), list):
             headers[name] = text_of(scalar)
     for argument, place in operation.by_place["header"]:
-        if argument in arguments:
+        if place.media_types:
+            headers[place.name] = _media_type(argument, place, arguments, body.get("body"))
+        elif argument in arguments:
             headers[place.name] = text = _one_text(argument, place, arguments[argument])
             if why := objection_to_value(text):
                 raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
@@ -154,6 +157,14 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
     ]:
         headers[COOKIE] = "; ".join(cookies)
     return headers
+
+
+def _media_type(argument: str, place: ArgumentPlace, arguments: dict[str, Any], body: Any) -> str:
+    types = {JSON_TYPES[type(body)]}
+    fitting = [one for one in place.media_types if can_hold(one, types)] or place.media_types
+    if (chosen := arguments.get(argument, fitting[0])) not in fitting:
+        raise Rejected(f"For such a body, {argument} must be {' or '.join(fitting)}. Nothing was sent.")
+    return str(chosen)
 
 
 def _cookie_text(argument: str, value: Any) -> str:
@@ -250,8 +261,9 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]
     for argument, place in placed:
         if argument in arguments:
             value = arguments[argument]
-            # A JSON body holds values unchanged.
-            as_text = operation.body_format != "json" and (place.as_json or not place.explode)
+            # A JSON body holds values unchanged; a text that is JSON is meant to be the JSON of a field.
+            is_text = place.as_json and isinstance(value, str) and _is_nested_json(value)
+            as_text = operation.body_format != "json" and (place.as_json or not place.explode) and not is_text
             fields[place.name] = _query_value(argument, place, value) if as_text else value
     if "" in fields:
         return {"body": fields[""]}
@@ -268,6 +280,13 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]
     return {"body": body}
 
 
+def _is_nested_json(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text.encode("utf-8", "replace")), dict | list)
+    except UnreadableJSON:
+        return False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
     content: bytes
@@ -281,13 +300,14 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
         raise Rejected("The body is a form, so it must be an object. Nothing was sent.")
     boundary = secrets.token_hex(16)
     places = {
-        steps[0]: place
-        for place in operation.arguments.values()
-        if place.place == "body" and len(steps := steps_of(place.name)) == 1
+        steps[0]: place for _, place in operation.by_place["body"] if len(steps := steps_of(place.name)) == 1
     }
+    whole = next((place for _, place in operation.by_place["body"] if not place.name), None)
     try:
         parts = [
-            part for name, value in body.items() for part in _multipart_parts(name, value, places.get(name))
+            part
+            for name, value in body.items()
+            for part in _multipart_parts(name, value, places.get(name, whole))
         ]
     except NoText as error:
         raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
@@ -339,22 +359,25 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    if place is not None and place.as_json:
-        yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
+    place = place or ArgumentPlace(place="body")
+    if place.as_json:
+        content = str(value).encode("utf-8", "replace")
+        yield _part(name, content, media_type=place.media_type or JSON)
         return
     for item in value if isinstance(value, list) else [value]:
-        if place is not None and place.file:
+        if place.file:
             if not isinstance(item, str):
                 raise NoText("is a file, so it must be text or a data: URI")
             file = read_file(item, field=name, media_type=place.media_type)
             yield _part(name, file.content, media_type=file.media_type, filename=file.name)
         elif isinstance(item, dict | list):
-            yield _part(name, written_json(item).encode(), media_type=JSON)
+            yield _part(name, written_json(item).encode(), media_type=place.media_type or JSON)
         else:
-            yield _part(name, text_of(scalar_of(item)).encode("utf-8", "replace"))
+            content = text_of(scalar_of(item)).encode("utf-8", "replace")
+            yield _part(name, content, media_type=place.media_type)
 
 
-def _part(name: str, content: bytes, *, media_type: str = "", filename: str = "") -> bytes:
+def _part(name: str, content: bytes, *, media_type: str, filename: str = "") -> bytes:
     disposition = f'Content-Disposition: form-data; name="{_escaped(name)}"'
     if filename:
         disposition += f'; filename="{_escaped(filename)}"'
@@ -408,6 +431,9 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
         case "multipart":
             content, boundary = write_multipart(operation, spec.body)
             return content, f"{media_type}; boundary={boundary}"
+    if any(place.lines for _, place in operation.by_place["body"]):
+        items = spec.body if isinstance(spec.body, list) else [spec.body]
+        return "".join([f"{written_json(item)}\n" for item in items]).encode(), media_type
     return written_json(spec.body).encode(), media_type
 
 

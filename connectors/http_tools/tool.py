@@ -266,7 +266,12 @@ class ArgumentPlace(_Declaration):
     file: bool = Field(default=False, exclude_if=operator.not_)
     """In a multipart body: the field is a file, as a `data:` URI in base64 or as the text of a text file."""
     media_type: str = Field(default="", max_length=200, exclude_if=operator.not_)
-    """The media type of a file, or of a raw body, that does not specify its own."""
+    """The media type of a file, or of a raw body, that does not specify its own, or of another part."""
+    media_types: list[str] = Field(default=[], exclude_if=operator.not_)
+    """Of the header `Content-Type` of a JSON body: those that the argument can choose. Without it, the first
+    that fits the body is sent."""
+    lines: bool = Field(default=False, exclude_if=operator.not_)
+    """The argument is a JSON body, and each item of a list is written on a line of its own."""
 
 
 class Constant(_Declaration):

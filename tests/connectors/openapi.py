@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+from catalogue.schemas import check_arguments
 from connectors.http_tools.openapi.document import Document, RefusedOperation, base_url_of
 from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, settings_for
-from connectors.http_tools.request import build_request
+from connectors.http_tools.request import build_request, content_of, headers_of
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 
 BASE = "https://api.example.com/v1"
@@ -67,3 +68,12 @@ def request_of(tool: ReadTool, arguments: dict[str, Any]) -> HTTPRequestSpec:
 
 def operation_in(tool: ReadTool) -> HttpOperation:
     return HttpOperation.model_validate(tool.definition.metadata)
+
+
+def sent_by(tool: ReadTool, arguments: dict[str, Any]) -> tuple[str, bytes | None]:
+    """Media type and body that arrive for the arguments of an agent."""
+    checked = check_arguments(tool.definition.input_schema, arguments)
+    assert not checked.problems, checked.problems
+    operation, spec = operation_in(tool), request_of(tool, checked.arguments)
+    content, media_type = content_of(operation, spec)
+    return headers_of(operation, spec, key="", content_type=media_type).get("content-type", ""), content

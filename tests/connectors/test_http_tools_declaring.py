@@ -215,7 +215,7 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "another type of body": (
         tool("POST", constants=[{"in": "header", "name": "Content-Type", "value": "text/xml"}]),
         "/field_mappings/constants/0",
-        "can only be a type of JSON",
+        "can only be a type of JSON or YAML",
     ),
     "a field of a raw body": (
         tool("POST", properties={"a": TEXT}, body_format="raw"),

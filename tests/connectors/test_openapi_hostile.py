@@ -34,6 +34,36 @@ WHOLE: dict[str, Any] = document(
                 },
                 "deprecated": False,
             },
+            "patch": {
+                "requestBody": {
+                    "content": {
+                        "application/json-patch+json": {"schema": {"type": "array", "items": {}}},
+                        "application/merge-patch+json": {"schema": A, "example": {"a": None}},
+                        "application/strategic-merge-patch+json": {
+                            "schema": A,
+                            "examples": {"x": {"value": "{}"}},
+                        },
+                    }
+                }
+            },
+        },
+        "/parts": {
+            "post": {
+                "requestBody": {
+                    "content": {
+                        "multipart/form-data": {
+                            "schema": {
+                                "oneOf": [A, {"allOf": [A, {"anyOf": [A, A]}]}],
+                                "additionalProperties": {},
+                            },
+                            "encoding": {
+                                "a": {"contentType": "text/csv", "headers": {"X-A": {"required": True}}}
+                            },
+                        },
+                        "application/x-ndjson": {"schema": A},
+                    }
+                }
+            }
         },
         "/form": {
             "post": {

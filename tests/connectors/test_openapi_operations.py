@@ -465,14 +465,14 @@ def test_headers_that_are_not_the_tools_are_ignored():
     ("body", "told"),
     [
         (
-            {"content": {"multipart/form-data": {"schema": {"type": "object"}}}},
-            "does not list its fields",
+            {"content": {"multipart/form-data": {"schema": LIST}}},
+            "its schema is not an object",
         ),
         ({"content": {"multipart/mixed": {"schema": PARTS}}}, '"multipart/mixed"; only JSON'),
         ({"content": {"application/json": {"schema": None}}}, "Its schema is null. To allow any value"),
         (
-            {"content": {FORM: {"schema": {"type": "object"}}}},
-            "does not list its fields",
+            {"content": {FORM: {"schema": {"additionalProperties": PARTS}}}},
+            "fields are objects, with any names",
         ),
         (
             {"content": {FORM: {"schema": {**PARTS, "properties": {"sku": LISTS}}}}},

@@ -8,7 +8,7 @@ import pytest
 from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of
 from connectors.http_tools.openapi.operations import settings_for
 from connectors.http_tools.request import form_pairs, query_of
-from tests.connectors.openapi import operation_in, read, request_of, the_refusal, the_tool
+from tests.connectors.openapi import operation_in, read, request_of, sent_by, the_refusal, the_tool
 
 HOST = {"host": "api.example.com", "basePath": "/v1"}
 ORDER = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
@@ -82,6 +82,16 @@ def test_a_form_has_an_argument_for_each_field_and_joins_lists_by_commas():
     assert form_pairs(sent.body) == [("sku", "a"), ("tags", "x,y"), ("each", "x"), ("each", "y")]
 
 
+def test_the_fields_of_a_form_add_to_those_of_its_path():
+    """C1.4: an operation's own wins."""
+    token = {"name": "token", "in": "formData", "type": "string", "required": True}
+    raw = swagger({"parameters": [FILE, {"name": "kind", "in": "formData", "type": "integer"}]})
+    raw["paths"]["/orders"]["parameters"] = [token, {"name": "kind", "in": "formData", "type": "string"}]
+    schema = the_tool(raw).definition.input_schema
+    assert schema["properties"].keys() == {"token", "file", "kind"} and schema["required"] == ["token"]
+    assert schema["properties"]["kind"] == {"type": "integer"}
+
+
 def test_a_form_with_files_is_sent_in_parts():
     """C1.4: whatever the operation consumes."""
     several = items("files", "formData", items={"type": "file"}, collectionFormat="multi")
@@ -90,6 +100,55 @@ def test_a_form_with_files_is_sent_in_parts():
     assert {name: place.file for name, place in operation_in(tool).arguments.items()} == {
         "file": True, "files": True
     }  # fmt: skip
+
+
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
+CONTENT = {"type": "object", "required": ["content"], "properties": {"content": {"type": "string"}}}
+WORD = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("bodies", "given", "sent"),
+    [
+        ({"a": NAME, "b": {"properties": {"size": {}}}}, {"name": "n", "size": 1}, {"name": "n", "size": 1}),
+        ({"a": NAME, "b": {"$ref": "#/definitions/Order"}}, {"sku": "s"}, {"sku": "s"}),
+        ({"a": NAME, "b": CONTENT}, {"name": "n", "content": "c"}, {"name": "n", "content": "c"}),
+        ({"a": CONTENT, "b": ORDER}, {"body": {"sku": "s"}}, {"sku": "s"}),
+        ({"a": CONTENT, "!b": ORDER}, {"sku": "s"}, {"sku": "s"}),
+        ({"!a": NAME, "!b": CONTENT}, {"name": "n", "content": "c"}, {"name": "n", "content": "c"}),
+        ({"email": WORD, "name": WORD}, {"email": "e", "name": "n"}, {"email": "e", "name": "n"}),
+        (
+            {"!id": {"type": "integer"}, "user": NAME},
+            {"id": 1, "user": {"name": "n"}},
+            {"id": 1, "user": {"name": "n"}},
+        ),
+        ({"a": WORD, "b": WORD, "c": WORD}, {"c": "x"}, {"c": "x"}),
+    ],
+)
+def test_several_bodies_are_sent_as_one(bodies, given, sent):
+    """C1.4: which 2.0 does not allow; objects by their fields, other values by their names."""
+    parameters = [
+        {"in": "body", "name": name.strip("!"), "required": name.startswith("!"), "schema": schema}
+        for name, schema in bodies.items()
+    ]
+    tool = the_tool(swagger({"parameters": parameters}, definitions={"Order": ORDER}))
+    media_type, body = sent_by(tool, given)
+    assert (media_type, json.loads(body)) == ("application/json", sent)
+    assert "The document describes several bodies," in tool.notes[0]
+
+
+@pytest.mark.parametrize("field", [FILE, {"name": "file", "in": "formData", "type": "string"}])
+@pytest.mark.parametrize("consumes", [[], ["application/json"], ["multipart/form-data"]])
+def test_a_body_beside_a_form_is_a_part_of_it(field, consumes):
+    """C1.4: as frameworks describe a part that is JSON."""
+    body = {"in": "body", "name": "order", "required": True, "schema": {"$ref": "#/definitions/Order"}}
+    raw = swagger({"parameters": [body, field | {"required": True}], "consumes": consumes})
+    tool = the_tool(raw | {"definitions": {"Order": ORDER}})
+    assert tool.definition.input_schema["required"] == ["order", "file"]
+    media_type, content = sent_by(tool, {"order": {"sku": "a"}, "file": "text"})
+    assert media_type.startswith("multipart/form-data")
+    assert b'name="order"\r\nContent-Type: application/json\r\n\r\n{"sku":"a"}\r\n' in content
+    assert b'name="file"' in content and "several bodies" in tool.notes[0]
 
 
 def test_the_response_describes_the_output():

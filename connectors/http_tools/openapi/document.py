@@ -10,7 +10,6 @@ from urllib.parse import unquote
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
-from connectors.http_tools.openapi.media_types import is_form, is_json, is_multipart, is_sent_raw, plain_name
 from connectors.http_tools.openapi.swagger import openapi_of
 from connectors.network.policy import normalise_base_url
 
@@ -351,21 +350,3 @@ def _normalised(url: str) -> str:
     except ValueError as error:
         # Not quoted: it may hold a password.
         raise UnusableDocument(f"The base URL cannot be used. {error}") from None
-
-
-def choose_media_type(offered: Iterable[str], pointer: str) -> str:
-    """JSON, else a form, else a multipart one, else the first. Raises NoTool if none can be sent."""
-    names = list(offered)
-    for fits in (
-        lambda name: plain_name(name) == "application/json",
-        is_json,
-        is_form,
-        is_multipart,
-        is_sent_raw,
-    ):
-        if chosen := next((name for name in names if fits(name)), None):
-            return chosen
-    listed = ", ".join(quoted(name) for name in names[:MOST_LISTED]) + (
-        ", ..." if len(names) > MOST_LISTED else ""
-    )
-    raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", pointer)

@@ -13,6 +13,7 @@ from connectors.definitions import WorkflowDefinition
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of, types_of
 from connectors.http_tools.checks import checked, define
+from connectors.http_tools.media_types import is_json
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
@@ -24,7 +25,6 @@ from connectors.http_tools.openapi.document import (
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
 from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
@@ -342,7 +342,7 @@ class _Reader:
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
         parameters, body = read.arguments(path, lists), self._body(operation, notes)
-        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
+        arguments = collect_arguments(parameters, self.inputs, body, notes)
         http = HttpOperation(
             method=operation.method,  # type: ignore[arg-type]
             path=ascii_path(path.rstrip()),
@@ -383,12 +383,15 @@ class _Reader:
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:
             return Body()
-        bodies = Bodies(self.document, self.inputs, notes)
+        bodies = Bodies(self.document, self.inputs, [] if operation.method in SAFE_METHODS else notes)
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
         if operation.method not in SAFE_METHODS:
-            return bodies.body(raw, at)
+            body = bodies.body(raw, at)
+            if operation.method == "PATCH" and body.body_format == "json" and body.arguments:
+                body.remark = body.remark or "A null that the schema does not allow counts as left out."
+            return body
         with suppress(NoTool):
-            if bodies.is_empty(raw, at):
+            if not bodies.body(raw, at).arguments:
                 return Body()
         notes.append(f"Its body is left out: {operation.method} requests cannot have a body.")
         return Body()

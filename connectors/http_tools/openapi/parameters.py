@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Container, Iterable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from connectors.formats.json import as_object
@@ -15,18 +17,40 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
+from connectors.http_tools.media_types import (
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    PATCHES,
+    can_hold,
+    is_form,
+    is_json,
+    is_json_lines,
+    is_multipart,
+    is_sent_raw,
+    is_yaml,
+    patch_of,
+    plain_name,
+)
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
+    MOST_LISTED,
     Document,
     MissingTarget,
     NoTool,
     checked_object,
-    choose_media_type,
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.media_types import JSON, is_form, is_json, is_multipart, plain_name
-from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
+from connectors.http_tools.openapi.schemas import (
+    Converted,
+    Schemas,
+    accept_nulls,
+    is_left_out,
+    or_null,
+    spelt_out,
+)
+from connectors.http_tools.openapi.swagger import SEVERAL
 from connectors.http_tools.openapi.xml import is_xml, outline_of
 from connectors.http_tools.tool import (
     ArgumentPlace,
@@ -53,7 +77,10 @@ OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
 CHOICES = ("oneOf", "anyOf")
+TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
+MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
+NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
 DEEP = "deepObject"
 USUAL_BRACKETS = (
@@ -98,23 +125,28 @@ class Arguments:
 
 
 def collect_arguments(
-    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand], notes: list[str]
+    arguments: Iterable[Argument], schemas: Schemas, body: "Body", notes: list[str]
 ) -> Arguments:
-    """`demands`: on the body's fields. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
+    """Those of the body, too. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
-    for argument in arguments:
+    for argument in (*arguments, *body.arguments):
         name = _free_name(argument, properties)
         properties[name] = _described(argument, name)
+        if body.is_merge_patch and argument.place.place == "body":
+            taking = accept_nulls(properties[name])
+            properties[name] = or_null(taking) if argument.place.name else taking
         places[name] = argument.place
         required += [name] if argument.required else []
         needs |= argument.converted.needs
         parts += argument.converted.parts
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
-    schema |= _demanding(demands, places)
+    schema |= _demanding(body.demands, places) | ({"description": body.remark} if body.remark else {})
     definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=notes)
+    if body.is_merge_patch:
+        definitions = {name: accept_nulls(one) for name, one in definitions.items()}
     return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
 
 
@@ -464,6 +496,27 @@ def convert_field(schemas: Schemas, one: Field, *, as_text: bool, needed: bool) 
     )
 
 
+def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -> list[list[dict[str, Any]]]:
+    """The parts of an object's schema, for each of its alternatives, without what a list of fields cannot
+    express. Raises NoTool."""
+    schema, pointer = document.object_at(raw, pointer)
+    plain = {key: value for key, value in schema.items() if key not in NOT_LISTED}
+    found, too_many = [[plain]], NoTool("Its body is a form with too many alternatives.", pointer)
+    seen.append(pointer)
+    if len(seen) > MAX_ALTERNATIVES:
+        raise too_many
+    for word in COMPOSITIONS:
+        if word in CHOICES and _only_requires(schema.get(word)):
+            plain |= {word: schema[word]} if word in schema else {}
+            continue
+        choices = [_alternatives(document, *part, seen) for part in parts_of(schema, word, pointer)]
+        for choice in choices if word == "allOf" else [list(chain.from_iterable(choices))]:
+            found = [parts + more for parts in found for more in choice]
+            if len(found) > MAX_ALTERNATIVES:
+                raise too_many
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     fields: dict[str, Field]
@@ -650,12 +703,14 @@ def objection_to_text(document: Document, raw: Any, pointer: str) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
-    demands: list[Demand] = field(default_factory=list)
+    demands: list[Demand] = field(default_factory=list)  # On its fields
+    is_merge_patch: bool = False
+    remark: str = ""  # For agents
 
 
 @dataclass(slots=True)
@@ -671,38 +726,114 @@ class Bodies:
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
-        media_type = self._media_type(content, at)
+        in_parts = any(map(is_multipart, content))
+        offered = {
+            name: self._types_in(media, f"{at}{pointer_of([name])}", beside_parts=in_parts)
+            for name, media in list(content.items())[:MAX_MEDIA_TYPES]
+        }
+        media_type = _choose(offered, at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
-        if self._is_raw(media_type, media, at):
-            return self._raw(described, media, at, list(content))
-        if "schema" not in media:
-            return Body([self._whole({}, at, described)], constants=_constants(media_type))
-        schema, at_schema = media["schema"], f"{at}/schema"
-        found = fields_of(self.document, schema, at_schema)
-        fields, demands = (found.fields, found.demands) if found else (None, [])
+        if _is_raw(media_type, offered[media_type]):
+            return self._raw(described, media, at, [name for name in offered if _is_raw(name, offered[name])])
+        if isinstance(names := described.get(SEVERAL), list):
+            listed = ", ".join(map(quoted, names[:MOST_LISTED]))
+            self.notes.append(f"The document describes several bodies, {listed}; they are sent as one.")
         if is_form(media_type) or is_multipart(media_type):
-            if described.get("required") is not True and self._says_nothing(schema, at_schema):
-                return Body()
-            return self._form_body(found, media_type, media.get("encoding"), at_schema)
-        # A body that may be omitted, but only as a whole, must be one argument.
-        needed = bool(demands) or any(one.required for one in (fields or {}).values())
-        if not fields or (needed and described.get("required") is False):
-            return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
-        arguments = [self._field(one) for one in fields.values()]
-        return Body(arguments, constants=_constants(media_type), demands=demands)
+            return self._form_body(described, media, media_type, f"{at}/schema")
+        kinds = [name for name, types in offered.items() if patch_of(name) and can_hold(name, types)]
+        kinds = sorted(kinds, key=media_type.__ne__) if media_type in kinds else [media_type]
+        schemas = [as_object(content[name]).get("schema", {}) for name in kinds]
+        same = all(one == schemas[0] for one in schemas)
+        media = media | {"schema": media.get("schema", {}) if same else {"anyOf": schemas}}
+        return self._json_body(described, media, kinds, offered[media_type], f"{at}/schema")
 
-    def _form_body(self, found: Fields | None, media_type: str, encoding: Any, pointer: str) -> Body:
-        if not found:
-            raise NoTool("Its body is a form, but the document does not list its fields.", pointer)
-        given, demands = found.fields.values(), found.demands
-        if is_multipart(media_type):
-            return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
-        return Body(self._form(given, encoding), body_format="form", demands=demands)
+    def _types_in(self, raw: Any, pointer: str, *, beside_parts: bool) -> Set[str]:
+        """Of the values of a media type, as `can_hold` takes them."""
+        with suppress(NoTool):
+            media, at = self.document.object_at(raw, pointer)
+            schema, at = media.get("schema"), f"{at}/schema"
+            if self._is_file(schema, at):
+                return {"file"}
+            found = fields_of(self.document, schema, at) if beside_parts else None
+            fields = found.fields.values() if found else ()
+            if any(self._is_file(*one) for field in fields for one in field.schemas):
+                return {"files"}
+            return types_of(schema, self.document.object_at, at)
+        return frozenset()
 
-    def _is_raw(self, media_type: str, media: dict[str, Any], pointer: str) -> bool:
-        if is_json(media_type):
-            return "*" in media_type and self._is_file(media.get("schema"), f"{pointer}/schema")
-        return not (is_form(media_type) or is_multipart(media_type))
+    def _json_body(
+        self, described: dict[str, Any], media: dict[str, Any], kinds: list[str], types: Set[str], at: str
+    ) -> Body:
+        """`kinds`: its media type, or several that mean different things."""
+        schema, found = media["schema"], fields_of(self.document, media["schema"], at)
+        if SEVERAL in described:
+            found = found or self._fields_of_all(schema, at)
+        raw = self.document.object_or_nothing(schema, at, [])
+        raw = self.document.object_at(raw, at)[0] if isinstance(raw, dict) else {}
+        examples = [as_object(one).get("value") for one in as_object(media.get("examples")).values()]
+        examples += [media.get("example"), raw.get("example")]
+        # Elasticsearch's document has such examples, and calls them application/json.
+        lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
+        if is_json_lines(kinds[0]):
+            lines, several = True, {"type": "array", "items": schema}
+            schema = schema if types == {"array"} else {"anyOf": [schema, several]}
+        body = Body(constants=_constants(kinds[0]) if len(kinds) == 1 else [])
+        if any(patch_of(name).endswith(MERGE_PATCH) for name in kinds):
+            body.is_merge_patch, body.remark = True, "In a merge patch, null deletes what is there."
+        # A body that may be omitted, but only as a whole, must be one argument; directives have no names.
+        needed = found and (bool(found.demands) or any(one.required for one in found.fields.values()))
+        as_whole = lines or len(kinds) > 1 or "strategic" in patch_of(kinds[0])
+        if not found or as_whole or (needed and described.get("required") is False):
+            body.arguments = [self._whole(schema, at, described, lines=lines), *_choice_of(kinds)]
+            return body
+        for name in {name for one in examples for name, value in as_object(one).items() if value is None}:
+            if one := found.fields.get(name):
+                one.schemas = [({"anyOf": [raw, {"type": "null"}]}, where) for raw, where in one.schemas]
+        body.arguments = [self._field(one) for one in found.fields.values()]
+        body.demands = found.demands
+        return body
+
+    def _form_body(
+        self, described: dict[str, Any], media: dict[str, Any], media_type: str, pointer: str
+    ) -> Body:
+        schema, in_parts = media.get("schema"), is_multipart(media_type)
+        if described.get("required") is not True and self._says_nothing(schema, pointer):
+            return Body()
+        body = Body(body_format="multipart" if in_parts else "form")
+        if found := fields_of(self.document, schema, pointer) or self._fields_of_all(schema, pointer):
+            read = self._multipart if in_parts else self._form
+            body.arguments, body.demands = read(found.fields.values(), media.get("encoding")), found.demands
+            return body
+        raw, at = self.document.object_at(schema, pointer)
+        entries = raw.get("additionalProperties"), f"{at}/additionalProperties"
+        if types_of(raw, self.document.object_at, at) != {"object"}:
+            raise NoTool("Its body is a form, but its schema is not an object.", pointer)
+        if not in_parts and types_of(entries[0], self.document.object_at, entries[1]) == {"object"}:
+            raise NoTool("Its body is a form whose fields are objects, with any names.", pointer)
+        place = ArgumentPlace(place="body", name="", file=in_parts and self._is_file(*entries))
+        converted = self.schemas.convert_text(schema, pointer)
+        body.arguments = [replace(self._whole(schema, pointer, described), place=place, converted=converted)]
+        return body
+
+    def _fields_of_all(self, raw: Any, pointer: str) -> Fields | None:
+        """The fields of a form that takes further fields, or has alternatives, with a note."""
+        parts = _alternatives(self.document, raw, pointer, []) if isinstance(raw, dict) else []
+        kinds = [found for one in parts if (found := fields_of(self.document, {"allOf": one}, pointer))]
+        if len(kinds) < 2:
+            self.notes += ["The body takes fields that the document does not list." for _ in kinds]
+            return kinds[0] if kinds else None
+        self.notes.append("The body has alternatives; the tool has the fields of all of them.")
+        needed = [frozenset(one.name for one in kind.fields.values() if one.required) for kind in kinds]
+        always, fields = frozenset.intersection(*needed), dict[str, Field]()
+        for one in (one for kind in kinds for one in kind.fields.values()):
+            own = one.schemas[0][0] if len(one.schemas) == 1 else {"allOf": [raw for raw, _ in one.schemas]}
+            known = fields.setdefault(one.name, Field(one.name, one.name in always))
+            known.schemas += [] if (own, one.pointer) in known.schemas else [(own, one.pointer)]
+        for one in fields.values():
+            if any(raw != one.schemas[0][0] for raw, _ in one.schemas):
+                one.schemas = [({"anyOf": [raw for raw, _ in one.schemas]}, one.pointer)]
+            one.schemas = one.schemas[:1]
+        return Fields(fields, [] if always in needed else [Demand(of=tuple(needed))])
 
     def _raw(
         self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
@@ -736,28 +867,6 @@ class Bodies:
             constants=_constants(first) if is_fixed else [],
         )
 
-    def _media_type(self, content: dict[str, Any], pointer: str) -> str:
-        """JSON if offered, except for files, whose bytes it cannot hold."""
-        chosen = choose_media_type(content, pointer)
-        with_files = next((name for name in content if is_multipart(name)), None)
-        if with_files is None or not is_json(chosen):
-            return chosen
-        media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
-        found = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
-        fields = found.fields.values() if found else ()
-        has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
-        return with_files if has_files else chosen
-
-    def is_empty(self, raw: Any, pointer: str) -> bool:
-        """Whether the document gives the body no field. Raises NoTool."""
-        described, pointer = self.document.object_at(raw, pointer)
-        content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
-        return all(
-            isinstance(media, dict)
-            and self._says_nothing(media.get("schema"), f"{at}{pointer_of([name])}/schema")
-            for name, media in content.items()
-        )
-
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
         if not isinstance(raw, dict):
             return False
@@ -766,9 +875,11 @@ class Bodies:
         is_closed = schema.get("additionalProperties") in (None, False)
         return schema.get("properties") == {} and is_closed and schema.keys() <= usual
 
-    def _whole(self, schema: Any, pointer: str, described: dict[str, Any]) -> Argument:
+    def _whole(
+        self, schema: Any, pointer: str, described: dict[str, Any], *, lines: bool = False
+    ) -> Argument:
         return Argument(
-            place=ArgumentPlace(place="body", name=""),
+            place=ArgumentPlace(place="body", name="", lines=lines),
             wanted=WHOLE,
             converted=self.schemas.convert(schema, pointer),
             description=plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
@@ -816,17 +927,21 @@ class Bodies:
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
         types, items = self._types_of(one)
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
-        is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
-        if is_file or (is_other and types | items <= {"string", "array"}):
+        as_json = is_json(media_type) or (is_yaml(media_type) and bool(types & NESTED))
+        is_other = bool(media_type) and not as_json and not media_type.startswith("text/plain")
+        argument = self._field(one, form_name=one.name, as_json=as_json and "*" not in media_type)
+        if is_file or (is_other and types | items <= {"string", *NESTED}):
             # The schema of the bytes does not describe the text that represents them.
-            schema = self._file_schema(one, is_list="array" in types)
-            known = "" if "*" in media_type else media_type
-            place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)
-            converted = Converted(schema, frozenset(), 2)
+            converted = Converted(self._file_schema(one, is_list="array" in types), frozenset(), 2)
             converted = with_an_item(converted) if one.required and "array" in types else converted
-            return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
-        as_json = is_json(media_type) and "array" in types
-        return self._field(one, form_name=one.name, as_json=as_json)
+            place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True)
+            argument = replace(argument, place=place, converted=converted)
+        for name, header in as_object(said.get("headers")).items():
+            if as_object(header).get("required") is True and name.lower() != "content-type":
+                told = f"The form field {quoted(one.name)} is sent without its header {quoted(name)}."
+                self.notes.append(told)
+        known = "" if "*" in media_type else media_type
+        return replace(argument, place=argument.place.model_copy(update={"media_type": known}))
 
     def _is_file(self, raw: Any, pointer: str) -> bool:
         """`format: binary`, also of items, or its equivalent in 3.1."""
@@ -839,7 +954,7 @@ class Bodies:
         named = raw.get("contentMediaType")
         if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
             return True
-        inner = [raw.get("items"), *(raw.get("anyOf") or []), *(raw.get("oneOf") or [])]
+        inner = [raw.get("items"), *(one for word in CHOICES for one, _ in parts_of(raw, word, pointer))]
         return any(
             isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
             for one in inner
@@ -893,12 +1008,54 @@ class Bodies:
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
 
 
+def _choose(offered: dict[str, Set[str]], pointer: str) -> str:
+    """Of the media types that can hold what their schemas describe: the one that says most precisely what is
+    meant, else JSON, else a form, else a multipart one, else the first. Raises NoTool if none can be sent."""
+    names = [name for name, types in offered.items() if can_hold(name, types)] or list(offered)
+    for fits in (
+        lambda name: offered[name] == {"string"} and name.startswith("text/") and not is_json(name),
+        lambda name: offered[name] == {"array"} and is_json_lines(name),
+        lambda name: patch_of(name) == MERGE_PATCH,
+        lambda name: plain_name(name) == "application/json",
+        lambda name: is_json(name) and patch_of(name) != JSON_PATCH,
+        is_json,
+        is_form,
+        is_multipart,
+        is_sent_raw,
+    ):
+        if chosen := next((name for name in names if fits(name)), None):
+            return chosen
+    listed = ", ".join(map(quoted, names[:MOST_LISTED])) + (", ..." if len(names) > MOST_LISTED else "")
+    raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", pointer)
+
+
+def _is_raw(media_type: str, types: Set[str]) -> bool:
+    if is_json(media_type):
+        return "*" in media_type and "file" in types
+    is_text = not types or not types.isdisjoint({"string", "file"})
+    is_written = (is_yaml(media_type) or is_json_lines(media_type)) and not is_text
+    return not (is_form(media_type) or is_multipart(media_type) or is_written)
+
+
+def _choice_of(kinds: list[str]) -> list[Argument]:
+    """The argument that says what a body means, where the API takes several kinds of patches."""
+    usual = "the first that fits the body" if any(patch_of(one) == JSON_PATCH for one in kinds) else kinds[0]
+    meanings = "; ".join(f"{one}: {PATCHES[patch_of(one)]}" for one in kinds if patch_of(one))
+    choice = Argument(
+        place=ArgumentPlace(place="header", name="Content-Type", media_types=kinds),
+        wanted="content_type",
+        converted=Converted({"type": "string", "enum": kinds}, frozenset(), 1),
+        description=f"The kind of patch, by default {usual}. {meanings}",
+    )
+    return [choice] if len(kinds) > 1 else []
+
+
 def _said(encoding: Any, one: Field) -> dict[str, Any]:
     return as_object(as_object(encoding).get(one.name))
 
 
 def _constants(media_type: str) -> list[Constant]:
     """A content-type for APIs that name JSON differently."""
-    if plain_name(media_type) in JSON:
+    if plain_name(media_type) in JSON or "*" in media_type:
         return []
     return [Constant(place="header", name="Content-Type", value=media_type)]

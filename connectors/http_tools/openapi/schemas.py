@@ -61,8 +61,12 @@ def spelt_out(types: Any) -> Any:
 
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which allows null if `raw` does."""
-    if raw.get("nullable", raw.get(NULLABLE)) is not True:
+    """The schema, which allows null if `raw` does, or else gives it as a value. An `example: null` is what
+    generators write without an example."""
+    if not isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
+        given = [raw.get(word) for word in ("enum", "examples")]
+        says = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
+    if not says:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
@@ -75,6 +79,30 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     }
     kept = {key: value for key, value in schema.items() if key not in annotations}
     return annotations | {"anyOf": [kept, {"type": "null"}]}
+
+
+def accept_nulls(schema: Any) -> Any:
+    """The schema of a merge patch: null is a value of every member, at every depth."""
+    if isinstance(schema, list):
+        return [accept_nulls(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = schema | {word: accept_nulls(schema[word]) for word in schema.keys() & (SEVERAL | {"items"})}
+    for word in schema.keys() & {"properties", "patternProperties"}:
+        made[word] = {name: or_null(accept_nulls(one)) for name, one in schema[word].items()}
+    if "additionalProperties" in schema:
+        made["additionalProperties"] = or_null(accept_nulls(schema["additionalProperties"]))
+    return made
+
+
+def or_null(schema: Any) -> Any:
+    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
+        return schema
+    if isinstance(types := schema.get("type"), list) and "null" in types:
+        return schema
+    return (
+        {"anyOf": [schema, {"type": "null"}]} if "$ref" in schema else accept_null(schema, {"nullable": True})
+    )
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:

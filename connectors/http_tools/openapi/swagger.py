@@ -5,10 +5,11 @@ from typing import Any
 
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import value_at
-from connectors.http_tools.openapi.media_types import FORM, MULTIPART, is_form, is_multipart
+from connectors.http_tools.media_types import FORM, MULTIPART, is_form, is_multipart
 
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"})
 BODIES = ("body", "formData")
+SEVERAL = "x-several-bodies"  # Their names, in a body that was made of them
 LONGEST_CHAIN = 20
 ABOUT_PARAMETERS = frozenset(
     {"name", "in", "description", "required", "schema", "collectionFormat", "allowEmptyValue"}
@@ -131,7 +132,11 @@ class _Converter:
             "parameters": others,
             "responses": _mapped(raw.get("responses"), lambda one: _response(one, produces), self.object_of),
         }
-        body = self._body(own or shared, _texts(raw.get("consumes"), self.consumes))
+        # Fields of a form add to those of the path; anything else replaces them.
+        is_all_form = all(one["in"] == "formData" for one in (*shared, *own))
+        names = {one.get("name") for one in own}
+        inherited = [one for one in shared if not own or (is_all_form and one.get("name") not in names)]
+        body = self._body(inherited + own, _texts(raw.get("consumes"), self.consumes))
         changed |= {"requestBody": body} if body else {}
         pairs = [(key, changed.get(key, value)) for key, value in raw.items() if key != "requestBody"]
         return self.object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
@@ -156,33 +161,53 @@ class _Converter:
         return as_object(one)
 
     def _body(self, parameters: list[Object], consumes: list[str]) -> Object | None:
-        whole = next((one for one in parameters if one["in"] == "body"), None)
-        if whole is not None:
-            media = {"schema": whole.get("schema", {})}
-            # Frameworks list forms for all operations; a body is never one.
-            names = [name for name in consumes if not (is_form(name) or is_multipart(name))]
-            content = dict.fromkeys(names or ["application/json"], media)
-            about = {"description": whole.get("description"), "required": whole.get("required") is True}
-            return about | {"content": content}
-        return _form(parameters, consumes) if parameters else None
+        bodies = [one for one in parameters if one["in"] == "body"]
+        if not bodies or len(bodies) < len(parameters):
+            return _form(parameters, consumes) if parameters else None
+        described = bodies[0] if len(bodies) == 1 else self._together(bodies)
+        # Frameworks list forms for all operations; a body is never one.
+        names = [name for name in consumes if not (is_form(name) or is_multipart(name))]
+        media = {"schema": described.get("schema", {})}
+        content = dict.fromkeys(names or ["application/json"], media)
+        about = {key: described[key] for key in ("description", SEVERAL) if key in described}
+        return about | {"required": described.get("required") is True, "content": content}
+
+    def _together(self, bodies: list[Object]) -> Object:
+        """Several bodies as one, which 2.0 does not allow: their fields, else they themselves as fields."""
+        names, schemas = [str(one.get("name")) for one in bodies], [one.get("schema", {}) for one in bodies]
+        needed = [name for name, one in zip(names, bodies, strict=True) if one.get("required") is True]
+        schema: Object = {"allOf" if len(needed) == len(names) else "anyOf": schemas}
+        if not all({"properties", "allOf"} & self._target(one).keys() for one in schemas):
+            schema = {
+                "type": "object",
+                "properties": dict(zip(names, schemas, strict=True)),
+                "required": needed,
+            }
+        return {"required": bool(needed), "schema": schema, SEVERAL: names}
 
 
 def _form(parameters: Iterable[Object], consumes: list[str]) -> Object:
+    """With a body beside its fields, as frameworks describe a part that is JSON."""
     fields = {str(one.get("name")): one for one in parameters}
-    has_files = any("file" in _types_of(one) for one in fields.values())
+    bodies = [name for name, one in fields.items() if one["in"] == "body"]
+    has_files = bool(bodies) or any("file" in _types_of(one) for one in fields.values())
     in_parts = has_files or (any(map(is_multipart, consumes)) and not any(map(is_form, consumes)))
     required = [name for name, one in fields.items() if one.get("required") is True]
     properties = {name: _field(one) for name, one in fields.items()}
-    joined = {
+    encoding: Object = {
         name: {"explode": False}
         for name, one in fields.items()
         if one.get("type") == "array" and one.get("collectionFormat") != "multi"
     }
+    encoding |= {name: {"contentType": "application/json"} for name in bodies}
     schema = {"type": "object", "properties": properties} | ({"required": required} if required else {})
-    media = {"schema": schema} | ({"encoding": joined} if joined else {})
-    return {"required": bool(required), "content": {MULTIPART if in_parts else FORM: media}}
+    media = {"schema": schema} | ({"encoding": encoding} if encoding else {})
+    about: Object = {SEVERAL: [*fields]} if bodies else {}
+    return about | {"required": bool(required), "content": {MULTIPART if in_parts else FORM: media}}
 
 
 def _field(raw: Object) -> Object:
+    if raw["in"] == "body":
+        return as_object(raw.get("schema"))
     said = {"description": raw["description"]} if "description" in raw else {}
     return _schema_of(raw) | said

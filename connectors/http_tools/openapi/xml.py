@@ -7,8 +7,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of
+from connectors.http_tools.media_types import plain_name
 from connectors.http_tools.openapi.document import Document, NoTool
-from connectors.http_tools.openapi.media_types import plain_name
 from connectors.http_tools.openapi.schemas import is_left_out
 
 LONGEST_OUTLINE = 1_500  # Characters: each agent that sees the tool pays for them
