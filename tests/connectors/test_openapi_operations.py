@@ -6,7 +6,7 @@ import pytest
 
 from connectors.errors import Rejected
 from connectors.http_tools.checks import operation_of
-from connectors.http_tools.openapi.document import UnusableDocument
+from connectors.http_tools.openapi.document import UnusableDocument, quoted
 from connectors.http_tools.request import content_of, form_pairs, headers_of, query_of
 from tests.connectors.openapi import (
     BASE,
@@ -639,6 +639,38 @@ def test_the_shape_of_a_successful_answer_is_promised_and_no_more(responses, pro
     }
     made = the_tool(with_operation({"responses": raw})).config.output_schema
     assert made == (properties and {"type": "object", "properties": properties})
+
+
+@pytest.mark.parametrize(
+    ("called", "names"),
+    [
+        (("Begin", "Begin<", "Begin>"), ("Begin", "Begin_lt", "Begin_gt")),
+        (("t<=", "t>=", "t!=", "t="), ("t_lt_eq", "t_gt_eq", "t_not_eq", "t_eq")),
+        (("+1", "-1"), ("plus_1", "-1")),
+        (("filter[a]", "filter_a", "filter(a)"), ("filter_a_query", "filter_a", "filter_a_query_2")),
+        (("$top", "top", "@top", "_top"), ("top_query", "top", "top_query_2", "top_query_3")),
+        (("id", "ID", "Id"), ("id", "ID", "Id")),
+        (("a b", "a  b", "a\tb"), ("a_b", "a_b_query", "a_b_query_2")),
+        (("👍", "👎", "*"), ("query", "query_query", "query_query_2")),
+        (("x" * 64, "x" * 64 + "<"), ("x" * 64, "x" * 56 + "_query")),
+    ],
+)
+def test_an_argument_that_is_not_called_as_in_the_api_tells_the_apis_name(called, names):
+    """C1.4: so that agents can tell apart those that differ in signs; also in a body, and at every import."""
+    of_body = {name.replace("query", "body"): real for name, real in zip(names, called, strict=True)}
+    fields = {"type": "object", "properties": {name: TEXT | {"description": "When."} for name in called}}
+    in_body = the_tool(with_operation(body_of(fields), method="post"))
+    parameters = [parameter(name, "query", description="When.") for name in called]
+    in_query = the_tool(with_operation({"parameters": parameters}))
+    of_query = dict(zip(names, called, strict=True))
+    for tool, real in ((in_query, of_query), (in_body, of_body)):
+        properties = tool.config.input_schema["properties"]
+        assert {name: schema["description"] for name, schema in properties.items()} == {
+            name: "When." if name == api else f"Called {quoted(api)} in the API. When."
+            for name, api in real.items()
+        }
+        sent = request_of(tool, {name: name for name in real})
+        assert (sent.query_params or sent.body) == {api: name for name, api in real.items()}
 
 
 def test_paths_and_names_in_another_script_are_sent_and_explained():

@@ -39,6 +39,7 @@ from connectors.http_tools.tool import (
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+SIGNS = {"<": "lt", ">": "gt", "=": "eq", "!": "not", "+": "plus"}
 LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
@@ -98,14 +99,19 @@ class Arguments:
 
 
 def collect_arguments(
-    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand], notes: list[str]
+    arguments: list[Argument], schemas: Schemas, demands: Iterable[Demand], notes: list[str]
 ) -> Arguments:
     """`demands`: on the body's fields. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
+    # A name that the API has is kept for its owner.
+    taken = {argument.wanted for argument in arguments}
     for argument in arguments:
-        name = _free_name(argument, properties)
+        if argument.wanted not in properties:
+            taken.discard(argument.wanted)
+        name = _free_name(argument, taken)
+        taken.add(name)
         properties[name] = _described(argument, name)
         places[name] = argument.place
         required += [name] if argument.required else []
@@ -162,7 +168,7 @@ def with_an_item(converted: Converted) -> Converted:
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
-    plain = UNFIT.sub("_", argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
+    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
     placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
     name, number = plain, 2
     if name in taken:
@@ -174,11 +180,15 @@ def _free_name(argument: Argument, taken: Container[str]) -> str:
     return name
 
 
+def _in_words(unfit: re.Match[str]) -> str:
+    """`Begin>=` is `Begin_gt_eq`."""
+    return "_".join(["", *(SIGNS[sign] for sign in unfit[0] if sign in SIGNS), ""])
+
+
 def _described(argument: Argument, name: str) -> Any:
     schema = argument.converted.schema
     description = argument.description
-    # A name in another script leaves little in its ASCII form: "商品" is `body`.
-    if _letters_of(argument.wanted) - _letters_of(name):
+    if name not in (argument.wanted, f"{argument.wanted}_{argument.place.place}"):
         inner = schema.get("description") if isinstance(schema, dict) else None
         known = description or (inner if isinstance(inner, str) else "")
         description = f"Called {quoted(argument.wanted)} in the API. {known}".strip()
@@ -188,10 +198,6 @@ def _described(argument: Argument, name: str) -> Any:
         schema = {} if schema else {"not": {}}
     rest = {key: value for key, value in schema.items() if key != "description"}
     return {"description": description} | rest
-
-
-def _letters_of(name: str) -> set[str]:
-    return set(filter(str.isalnum, name))
 
 
 @dataclass(frozen=True, slots=True)
