@@ -33,6 +33,7 @@ from connectors.http_tools.openapi.document import (
     RefusedOperation,
     UnusableDocument,
     base_url_of,
+    note_on_operations,
     note_on_servers,
     quoted,
 )
@@ -291,8 +292,7 @@ def _notes(
     document: Document, target: TargetApi, found: ReadTools, stored: StoredTools, *, tokens: int
 ) -> Iterator[str]:
     """`tokens`: what agents read more in `tools/list`."""
-    if note := note_on_servers(document, target.base_url):
-        yield note
+    yield from filter(None, (note_on_operations(document), note_on_servers(document, target.base_url)))
     if target.lacking:
         yield f"Calls fail until source {target.name} has: {target.lacking}."
     for name in found.idle:

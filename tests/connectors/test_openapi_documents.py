@@ -45,7 +45,9 @@ def test_yaml_is_read_with_anchors_merges_and_numbers_as_keys():
     assert read(YAML).tools[0].config.name == "listOrders"
 
 
-@pytest.mark.parametrize("version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0"])
+@pytest.mark.parametrize(
+    "version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0", "3.2", "3", 3, 3.0, 3.1, "3.1.0-rc1"]
+)
 def test_every_version_3_is_read(version):
     """C1.4."""
     assert the_tool(with_operation({}, openapi=version)).config.name == "op"

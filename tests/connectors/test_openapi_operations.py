@@ -197,6 +197,13 @@ def test_any_other_body_is_one_argument(schema, value):
     assert request_of(tool, {"body": value}).body == value
 
 
+@pytest.mark.parametrize("media_type", ["*", "*/*", "application/*", "*; charset=utf-8"])
+def test_a_body_of_any_media_type_is_json(media_type):
+    tool = the_tool(with_operation(body_of(PARTS, media_type=media_type, required=True), method="post"))
+    sent = request_of(tool, {"sku": "s"})
+    assert (sent.body, sent.headers) == ({"sku": "s"}, {})
+
+
 def test_a_body_that_may_be_left_out_but_not_in_part_is_one_argument():
     """C1.4."""
     tool = the_tool(with_operation(body_of(PARTS, required=False), method="post"))
@@ -553,6 +560,13 @@ def test_descriptions_are_plain_and_of_a_bounded_length():
             [{"url": "https://{region}.example.com", "variables": {"region": {"default": "eu"}}}],
             "",
             "https://eu.example.com",
+        ),
+        ([{"url": "HTTPS://api.example.com/v2"}], "", "https://api.example.com/v2"),
+        ([{"url": "Http://API.example.com:8080"}], "", "http://api.example.com:8080"),
+        (
+            [{"url": "{s}://api.example.com", "variables": {"s": {"default": "HTTPS"}}}],
+            "",
+            "https://api.example.com",
         ),
         ([{"url": "/v2"}], "https://api.example.com/v2", "https://api.example.com/v2"),
         ([], "https://api.example.com", "https://api.example.com"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote
 
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.media_types import is_form, is_json, is_multipart, is_sent_raw, plain_name
@@ -29,7 +29,8 @@ MAX_DEPTH = 100
 MAX_VALUES = 2_000_000  # With YAML aliases expanded
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
-VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
+VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
+SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
@@ -195,7 +196,7 @@ class Document:
             raise UnusableDocument(
                 "The document is not a JSON object or YAML mapping, so it is not an OpenAPI document."
             )
-        if str(value.get("swagger", "")) == "2.0" and "openapi" not in value:
+        if SWAGGER_2.fullmatch(str(value.get("swagger", ""))) and "openapi" not in value:
             value = openapi_of(value, object_of=_object_of)
         return cls(value, _minor_version(value))
 
@@ -270,7 +271,7 @@ def _minor_version(value: dict[str, Any]) -> int:
             "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a version "
             'such as 3.1.0, or the key swagger with "2.0".'
         )
-    return int(found[1])
+    return int(found[1] or 0)
 
 
 def base_url_of(document: Document, given: str) -> str:
@@ -316,6 +317,13 @@ def note_on_servers(document: Document, base_url: str) -> str:
     return f"The document also names {shown}; the base URL {base_url} is used." if base_url in urls else ""
 
 
+def note_on_operations(document: Document) -> str:
+    """Why there are none; empty if there may be some."""
+    webhooks = as_object(document.value.get("webhooks", document.value.get("x-webhooks")))
+    has = f"only webhooks ({len(webhooks)}), which are not operations of the API" if webhooks else "no paths"
+    return "" if as_object(document.value.get("paths")) else f"The document has {has}."
+
+
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
     """Raises NoTool for an operation with another server. `levels`: the operation, then its path item, each
     with its pointer."""
@@ -340,7 +348,7 @@ def _urls(servers: Any) -> Iterator[str]:
                 default = variable.get("default") if isinstance(variable, dict) else None
                 if isinstance(default, str | int):
                     url = url.replace(f"{{{name}}}", str(default))
-            yield url
+            yield re.sub(r"^\w+(?=://)", lambda scheme: scheme[0].lower(), url)
 
 
 def _normalised(url: str) -> str:

@@ -5,7 +5,7 @@ import re
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 MEDIA_RANGE = re.compile(r"[a-z0-9!#$&^_.+-]+/(?:\*|[a-z0-9!#$&^_.+-]+)|\*/\*")
-JSON = frozenset({"application/json", "*/*", "application/*"})
+JSON = frozenset({"application/json", "*/*", "application/*", "*"})
 """Media types that can be sent as application/json."""
 
 
