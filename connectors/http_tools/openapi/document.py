@@ -35,6 +35,7 @@ LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 MOST_LISTED = 3
+Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
     "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
     "REST, or the field of that name in the admin."
@@ -211,6 +212,26 @@ class Document:
         for _ in range(LONGEST_CHAIN):
             if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
+            value, pointer = self.follow(value["$ref"], pointer)
+        raise NoTool("The chain of references is too long.", pointer)
+
+    def described_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
+        """Like `object_at`; a description beside the reference replaces that of its target."""
+        found, at = self.object_at(value, pointer)
+        if "$ref" in value and "description" in value:
+            found = found | {"description": value["description"]}
+        return found, at
+
+    def path_item_at(self, value: Any, pointer: str) -> list[Located]:
+        """The path item, and behind references those that it extends. Raises NoTool."""
+        items: list[Located] = []
+        while len(items) < LONGEST_CHAIN:
+            # If methods are duplicated, the others are still usable.
+            if not isinstance(value, Ambiguous) or value.repeats("$ref"):
+                checked_object(value, pointer, "An object")
+            items.append((value, pointer))
+            if "$ref" not in value:
+                return items
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
     Document,
+    Located,
     NoTool,
     RefusedOperation,
     check_server,
@@ -26,12 +27,12 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
+from connectors.http_tools.openapi.paths import read_path
 from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
     ApiConfig,
-    Constant,
     FieldMappings,
     ToolConfig,
 )
@@ -43,7 +44,6 @@ MAX_TAGS = 20
 LONGEST_TAG = 100
 LONGEST = 255
 UNFIT = re.compile(r"[^A-Za-z0-9]+")
-MAX_FIELDS = 20
 MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
@@ -76,9 +76,8 @@ class Operation:
     path: str
     pointer: str
     raw: dict[str, Any] = field(default_factory=dict)
-    item: dict[str, Any] = field(default_factory=dict)
-    """The path item, with parameters and servers of all its operations."""
-    item_pointer: str = ""
+    items: list[Located] = field(default_factory=list)
+    """The path item, with parameters and servers of all its operations, and those that it refers to."""
     objection: NoTool | None = None
 
     @property
@@ -125,44 +124,46 @@ def operations_of(document: Document) -> Iterator[Operation]:
     paths = as_object(document.value.get("paths"))
     for path, raw in paths.items():
         pointer = f"/paths{pointer_of([path])}"
-        if path.startswith("x-"):
+        if path.startswith("x-") and as_object(raw).keys().isdisjoint(METHODS):
             continue
         try:
             if isinstance(paths, Ambiguous) and paths.repeats(path):
                 raise NoTool(f"The path {quoted(path)} occurs twice.", "/paths")
-            # If methods are duplicated, the others are still usable.
-            is_usable = isinstance(raw, Ambiguous) and "$ref" not in raw
-            item, pointer = (raw, pointer) if is_usable else document.object_at(raw, pointer)
+            items = document.path_item_at(raw, pointer)
         except NoTool as refusal:
             yield Operation(method="*", path=path, pointer=pointer, objection=refusal)
             continue
-        for method in item:
-            if method in METHODS or method in OTHERS:
-                yield _operation(document, method, path, item, pointer)
+        yield from _operations_at(document, path, items)
 
 
-def _operation(document: Document, method: str, path: str, item: dict[str, Any], pointer: str) -> Operation:
-    at = f"{pointer}/{method}"
-    raw, objection = item[method], None
-    try:
-        if isinstance(item, Ambiguous) and item.repeats(method):
-            raise NoTool(f"The key {quoted(method)} occurs twice in one object.", pointer)
-        raw, at = document.object_at(raw, at)
-        if method in OTHERS:
-            raise NoTool(f"The method {method.upper()} is not supported.", at)
-        if not path.startswith("/"):
-            raise NoTool("Its path does not begin with a slash.", pointer)
-    except NoTool as refusal:
-        objection = refusal
-    return Operation(
-        method=method.upper(),
-        path=path,
-        pointer=at,
-        raw=as_object(raw),
-        item=item,
-        item_pointer=pointer,
-        objection=objection,
-    )
+def _operations_at(document: Document, path: str, items: list[Located]) -> Iterator[Operation]:
+    found: dict[str, tuple[Any, str]] = {}  # By method: the path item and the pointer of its first operation
+    for item, pointer in items:
+        # A key that is no method and has responses is a vendor's, or of a later OpenAPI.
+        keys = [key for key in item if key.lower() in METHODS + OTHERS or "responses" in as_object(item[key])]
+        further = as_object(item.get("additionalOperations"))
+        for holder, key, own in (
+            *((item, key, f"{pointer}{pointer_of([key])}") for key in keys),
+            *((further, key, f"{pointer}/additionalOperations{pointer_of([key])}") for key in further),
+        ):
+            method, raw = key.upper(), holder[key]
+            within, first = found.setdefault(method, (item, own))
+            if within is not item:
+                continue  # What stands beside a reference replaces its target's.
+            objection, at = None, own
+            try:
+                if first != own or (isinstance(holder, Ambiguous) and holder.repeats(key)):
+                    raise NoTool(f"The method {method} occurs twice in one path.", pointer)
+                raw, at = document.object_at(raw, own)
+                if method.lower() not in METHODS:
+                    raise NoTool(f"The method {method} is not supported.", at)
+                if not path.startswith("/"):
+                    raise NoTool("Its path does not begin with a slash.", pointer)
+            except NoTool as refusal:
+                objection = refusal
+            yield Operation(
+                method=method, path=path, pointer=at, raw=as_object(raw), items=items, objection=objection
+            )
 
 
 class Names:
@@ -186,21 +187,6 @@ class Names:
                 number += 1
         self._taken.add(name)
         return name
-
-
-def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
-    """The path, and the constants in its query. Raises NoTool. A fragment distinguishes operations of one
-    address and is never sent."""
-    plain, mark, query = path.partition("#")[0].partition("?")
-    if "{" in query:
-        raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)
-    if not mark:
-        return plain, []
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
-    except ValueError:
-        raise NoTool(f"Its path {quoted(path)} has an invalid query after the '?'.", pointer) from None
-    return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
 
 
 def output_schema_of(
@@ -317,7 +303,8 @@ class _Reader:
     settings: Settings
     inputs: Schemas
     outputs: Schemas
-    parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
+    parameters: dict[tuple[str, str], Argument] = field(default_factory=dict)
+    """By pointer and description."""
     descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many operations share a summary and description."""
 
@@ -333,8 +320,7 @@ class _Reader:
         if operation.objection is not None:
             raise operation.objection
         raw, at = operation.raw, operation.pointer
-        levels = ((raw, at), (operation.item, operation.item_pointer))
-        check_server(self.document, *levels, base_url=self.base_url)
+        check_server(self.document, (raw, at), *operation.items, base_url=self.base_url)
         notes: list[str] = []
         anonymous = is_anonymous(self.document, raw, at, self.settings, notes)
         config = self._config(operation, name, notes, anonymous=anonymous)
@@ -342,14 +328,17 @@ class _Reader:
 
     def _config(self, operation: Operation, name: str, notes: list[str], *, anonymous: bool) -> ToolConfig:
         raw, at = operation.raw, operation.pointer
-        path, constants = split_query(operation.path, operation.item_pointer)
+        path, constants, named = read_path(operation.path, operation.items[0][1])
         # The operation's parameters override those of its path.
-        levels = ((operation.item, operation.item_pointer), (raw, at))
+        levels = (*reversed(operation.items), (raw, at))
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
         # A parameter that the path itself sets is no argument.
         filled = key_places(self.settings) | {("query", constant.name) for constant in constants}
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
-        parameters = read.arguments(path, lists)
+        parameters = read.arguments(named, lists)
+        for argument in parameters:
+            if argument.place.place == "path":
+                path = path.replace(f"{{{argument.wanted}}}", f"{{{argument.place.name}}}")
         body = self._body(operation, notes)
         arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
         try:
@@ -598,16 +587,10 @@ def _advice(unmet: list[Scheme]) -> str:
 def _all_requirements(document: Document) -> Iterator[list[Any]]:
     """Each operation's requirements; unreadable ones are reported later."""
     usual = document.value.get("security")
-    for item in _values(document.value.get("paths")):
-        for method in METHODS:
-            operation = item.get(method) if isinstance(item, dict) else None
-            if isinstance(operation, dict):
-                said = operation.get("security", usual)
-                yield said if isinstance(said, list) else []
-
-
-def _values(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
+    for operation in operations_of(document):
+        if operation.objection is None:
+            said = operation.raw.get("security", usual)
+            yield said if isinstance(said, list) else []
 
 
 def _choices(document: Document, alternatives: list[Any]) -> Iterator[Settings]:

@@ -18,6 +18,7 @@ from connectors.formats.json_schema import (
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
     Document,
+    Located,
     MissingTarget,
     NoTool,
     checked_object,
@@ -26,6 +27,7 @@ from connectors.http_tools.openapi.document import (
     quoted,
 )
 from connectors.http_tools.openapi.media_types import JSON, is_form, is_json, is_multipart, plain_name
+from connectors.http_tools.openapi.paths import Named, read_parameter, slashes_in
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
 from connectors.http_tools.openapi.xml import is_xml, outline_of
 from connectors.http_tools.tool import (
@@ -33,14 +35,13 @@ from connectors.http_tools.tool import (
     BodyFormat,
     Constant,
     Separator,
-    parameters_in,
-    takes_segments,
 )
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 SIGNS = {"<": "lt", ">": "gt", "=": "eq", "!": "not", "+": "plus"}
 LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
+WITH_SEGMENTS = ("x-multi-segment", "allowReserved", "x-ms-skip-url-encoding")  # GitHub, OpenAPI 3.2, Azure
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
@@ -235,28 +236,22 @@ class Parameters:
     schemas: Schemas
     keys: Set[tuple[str, str]] = frozenset()  # Places that the source fills, so they are not arguments
     notes: list[str] = field(default_factory=list)  # What is left out, in sentences
-    known: dict[str, Argument] = field(default_factory=dict)
-    """By pointer: arguments shared with other operations."""
+    known: dict[tuple[str, str], Argument] = field(default_factory=dict)
+    """By pointer and description: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
 
-    def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """From the lists of the path item and the operation, which takes precedence. Raises NoTool."""
+    def arguments(self, named: Named, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
+        """From the lists of the path items and the operation, of which later ones take precedence; `named` in
+        the path. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
-        named = dict.fromkeys(parameters_in(path)).keys()
-        arguments = []
-        for name in (name for name in named if ("path", name.removeprefix("+")) not in found):
-            self.notes.append(
-                f"The document does not describe the path parameter {{{name}}}; it is taken as a string."
-            )
-            place = ArgumentPlace(place="path", name=name, slashes=takes_segments(name))
-            converted = self.schemas.convert({"type": "string"}, "")
-            arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
+        found = self._texts(at for at in named if at not in found and at not in self.keys) | found
         objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
         others = found.keys() - objects.keys()
+        arguments: list[Argument] = []
         for at, one in found.items():
-            if one.where == "path" and named.isdisjoint((one.name, f"+{one.name}")):
+            if one.where == "path" and at not in named:
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not contain it."
                 self.notes.append(note)
             elif at in objects:
@@ -266,8 +261,30 @@ class Parameters:
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
                     self.notes.append(USUAL_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
-                arguments.append(_with_segments(argument) if f"+{one.name}" in named else argument)
+                if one.where == "path":
+                    argument = self._in_path(argument, at[1], *named[at])
+                arguments.append(argument)
         return arguments
+
+    def _texts(self, undescribed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Parameter]:
+        found = {}
+        for where, name in undescribed:
+            self.notes.append(
+                f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
+            )
+            raw = {"name": name, "in": where, "schema": {"type": "string"}}
+            found[where, name] = Parameter(raw, f"{where} {name}")
+        return found
+
+    def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
+        """With what the path says: `+` or `*` for several segments, or the value's pattern."""
+        place, converted = argument.place, argument.converted
+        if mark:
+            place = place.model_copy(update={"name": f"{mark}{name}", "slashes": True})
+        if pattern and isinstance(schema := converted.schema, dict) and schema.get("type") == "string":
+            of_path = self.schemas.convert({"type": "string", "pattern": f"^(?:{pattern})$"}, "").schema
+            converted = replace(converted, schema=of_path | schema)
+        return replace(argument, place=place, wanted=name, converted=converted)
 
     def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
         """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
@@ -321,7 +338,7 @@ class Parameters:
             raise NoTool(f"Its parameters must be a list of at most {MAX_PARAMETERS}.", pointer)
         for position, one in enumerate(raw):
             try:
-                value, at = self.document.object_at(one, f"{pointer}/{position}")
+                value, at = self.document.described_at(one, f"{pointer}/{position}")
             except MissingTarget as missing:
                 self.notes.append(
                     f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
@@ -334,8 +351,9 @@ class Parameters:
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
-        if one.pointer in self.known:
-            return self.known[one.pointer]
+        key = one.pointer, str(one.raw.get("description"))
+        if key in self.known:
+            return self.known[key]
         if (one.where, _folded(one)) in self.keys:
             return None
         if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
@@ -348,7 +366,7 @@ class Parameters:
                 raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
             self.notes.append(f"The {subject} is left out, {objection}.")
             return None
-        argument = self.known[one.pointer] = Argument(
+        argument = self.known[key] = Argument(
             place=self._place(one),
             wanted=one.name,
             converted=self._converted(one),
@@ -409,9 +427,12 @@ class Parameters:
             return ArgumentPlace(place="header", name=one.name, as_json=as_json)
         if one.where == "cookie":
             return ArgumentPlace(place="cookie", name=one.name)
-        # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
-        slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
-        return ArgumentPlace(place="path", name=one.name, slashes=slashes, as_json=as_json)
+        schema, _ = self.document.object_at(one.raw.get("schema") or {}, f"{one.pointer}/schema")
+        slashes = slashes_in(str(schema.get("pattern")))
+        # Swagger 2 has the words in the schema.
+        has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
+        name = f"{'+' if has_segments else ''}{_folded(one)}"
+        return ArgumentPlace(place="path", name=name, slashes=has_segments or bool(slashes), as_json=as_json)
 
     def _place_in_query(self, one: Parameter, *, as_json: bool) -> ArgumentPlace:
         style, name = _style_of(one), one.name
@@ -432,13 +453,6 @@ class Parameters:
         )
 
 
-def _with_segments(argument: Argument) -> Argument:
-    """For `{+name}` in the path, as in Google's documents; the parameter itself is called `name`."""
-    if argument.place.place != "path":
-        return argument
-    return replace(argument, place=ArgumentPlace(place="path", name=f"+{argument.place.name}", slashes=True))
-
-
 def _style_of(one: Parameter) -> str:
     return str(one.raw.get("style", USUAL_STYLE[one.where]))
 
@@ -452,6 +466,8 @@ def _json_content(one: Parameter) -> tuple[Any, str] | None:
 
 
 def _folded(one: Parameter) -> str:
+    if one.where == "path":
+        return read_parameter(one.name)[0]
     return one.name.lower() if one.where == "header" else one.name
 
 
@@ -613,9 +629,6 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
     return False
 
 
-Located = tuple[Any, str]  # A schema and its pointer
-
-
 def types_and_items(document: Document, schemas: Iterable[Located]) -> tuple[set[str], set[str]]:
     """The types of the value, and of a list's items."""
     schemas = list(schemas)
@@ -673,7 +686,7 @@ class Bodies:
     def body(self, raw: Any, pointer: str) -> Body:
         """Raises NoTool."""
         is_usable = self.document.object_or_nothing(raw, pointer, self.notes) is raw
-        described, pointer = self.document.object_at(raw if is_usable else ANY_BODY, pointer)
+        described, pointer = self.document.described_at(raw if is_usable else ANY_BODY, pointer)
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
