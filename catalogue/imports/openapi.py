@@ -33,7 +33,7 @@ from connectors.http_tools.openapi.document import (
     RefusedOperation,
     UnusableDocument,
     base_url_of,
-    note_on_operations,
+    note_on_nothing,
     note_on_servers,
     quoted,
 )
@@ -292,7 +292,10 @@ def _notes(
     document: Document, target: TargetApi, found: ReadTools, stored: StoredTools, *, tokens: int
 ) -> Iterator[str]:
     """`tokens`: what agents read more in `tools/list`."""
-    yield from filter(None, (note_on_operations(document), note_on_servers(document, target.base_url)))
+    if not (found.tools or found.refused or found.deprecated or found.not_chosen):
+        yield note_on_nothing(document)
+    if note := note_on_servers(document, target.base_url):
+        yield note
     if target.lacking:
         yield f"Calls fail until source {target.name} has: {target.lacking}."
     for name in found.idle:

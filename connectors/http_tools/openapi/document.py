@@ -338,11 +338,14 @@ def note_on_servers(document: Document, base_url: str) -> str:
     return f"The document also names {shown}; the base URL {base_url} is used." if base_url in urls else ""
 
 
-def note_on_operations(document: Document) -> str:
-    """Why there are none; empty if there may be some."""
+def note_on_nothing(document: Document) -> str:
     webhooks = as_object(document.value.get("webhooks", document.value.get("x-webhooks")))
-    has = f"only webhooks ({len(webhooks)}), which are not operations of the API" if webhooks else "no paths"
-    return "" if as_object(document.value.get("paths")) else f"The document has {has}."
+    has = (
+        f"only webhooks ({len(webhooks)}), which are not operations of the API"
+        if webhooks
+        else "no operations"
+    )
+    return f"The document has {has}."
 
 
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
