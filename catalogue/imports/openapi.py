@@ -167,7 +167,7 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
             deprecated=found.deprecated,
             not_chosen=found.not_chosen,
             characters=characters,
-            notes=[note] if (note := note_on_servers(document, target.base_url)) else [],
+            notes=[*found.notes, *filter(None, [note_on_servers(document, target.base_url)])],
             dry_run=request.dry_run,
         )
         if target.lacking:

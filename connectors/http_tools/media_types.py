@@ -6,7 +6,7 @@ from collections.abc import Set
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 MEDIA_RANGE = re.compile(r"[a-z0-9!#$&^_.+-]+/(?:\*|[a-z0-9!#$&^_.+-]+)|\*/\*")
-JSON = frozenset({"application/json", "*/*", "application/*"})
+JSON = frozenset({"application/json", "*/*", "application/*", "*"})
 """Media types that can be sent as application/json."""
 JSON_LINES = re.compile(r".*[/.](?:x-)?(?:ndjson|json-?lines?|jsonl)(?:\+json)?")
 YAML = re.compile(r".*[/.+-]ya?ml")

@@ -13,7 +13,6 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 
 from connectors.definitions import MAX_SECONDS
 from connectors.errors import Misconfigured, Rejected
-from connectors.network.client import fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.protocol import WorkflowRef
 from connectors.settings import HeaderSecret
@@ -23,6 +22,10 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})  # They change nothing, so they may be
 Scalar = str | int | float | bool
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 SEPARATORS = re.compile(r"[/\\]")
+WITH_SLASH = "contains a slash"
+ALLOWING_SLASHES = (
+    ' If the API takes slashes here, its tool must say so: x-multi-segment in OpenAPI, or "slashes": true.'
+)
 Place = Literal["path", "query", "header", "cookie", "body"]
 KeyPlace = Literal["header", "query", "cookie"]
 BodyFormat = Literal["json", "form", "multipart", "raw"]
@@ -103,25 +106,29 @@ def objections_to(path: str) -> list[str]:
 
 
 def takes_segments(parameter: str) -> bool:
-    """Whether a path's parameter is one of RFC 6570's `{+name}`, whose value may have several segments."""
-    return parameter.startswith("+")
+    """Whether the value may have several segments: `{+name}` as in RFC 6570, and `{*name}`, which may also be
+    empty."""
+    return parameter.startswith(("+", "*"))
 
 
 def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
     """The path with percent-encoded values. Raises Rejected for a value that changes the path."""
-    for name, value in values.items():
-        argument = name.removeprefix("+")
-        if why := path_value_objection(value, slashes=name in with_slashes):
+    filled = path
+    for name, given in values.items():
+        has_segments = takes_segments(name)
+        # The path has the slash before the value already.
+        value = given.removeprefix("/") if has_segments and f"/{{{name}}}" in path else given
+        why = path_value_objection(value, slashes=has_segments or name in with_slashes)
+        if why and (value or not name.startswith("*")):
+            advice = ALLOWING_SLASHES if why == WITH_SLASH else ""
+            argument = name.lstrip("+*")
             raise Rejected(
-                f"The value of {argument} {why}, so it cannot be part of the path. Nothing was sent."
+                f"The value of {argument} {why}, so it cannot be part of the path.{advice} Nothing was sent."
             )
-        if takes_segments(name):
-            if "" in value.split("/"):
-                raise Rejected(f"The value of {argument} has an empty segment. Nothing was sent.")
-            path = path.replace(f"{{{name}}}", quote(value, safe="/"))
-    filled = fill_path(path, **values)
+        filled = filled.replace(f"{{{name}}}", quote(value, safe="/" if has_segments else ""))
     # Beside a dot of the path, a slash at the end of a value makes a segment of dots.
-    if why := path_value_objection(filled, slashes=True):
+    why = "has an empty segment" if "//" in filled else path_value_objection(filled, slashes=True)
+    if why:
         raise Rejected(f"With these values, the path {why}. Nothing was sent.")
     return filled
 
@@ -137,7 +144,7 @@ def path_value_objection(value: str, *, slashes: bool) -> str:
         if any(ord(char) < 32 or ord(char) == 127 for char in decoded):
             return "contains a control character"
         if not slashes and SEPARATORS.search(decoded):
-            return "contains a slash"
+            return WITH_SLASH
         if _leads_astray(decoded):
             return 'contains "." or ".." as a segment'
         further = unquote(decoded)

@@ -334,7 +334,8 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
         answer=error.details,
         aftermath=Aftermath.NOTHING_DONE if isinstance(error, Unreachable) else aftermath,
     )
-    log_of(execution).error("The engine did not start it: {}", why)
+    is_callers = isinstance(error, Rejected) and not error.needs_operator
+    log_of(execution).log("INFO" if is_callers else "ERROR", "The engine did not start it: {}", why)
 
 
 def _held_change(execution: Execution) -> str:

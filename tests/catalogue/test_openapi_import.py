@@ -241,6 +241,30 @@ def test_a_document_without_a_tool_leaves_nothing_behind(write):
     assert everything() == before
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"webhooks": {"a": {"post": {}}, "b": {}}},
+            "only webhooks (2), which are not operations of the API",
+        ),
+        ({"x-webhooks": {"a": {}}}, "only webhooks (1), which are not operations of the API"),
+        ({"paths": None, "webhooks": {"a": {}}}, "only webhooks (1), which are not operations of the API"),
+        (
+            {"paths": {"/a": {"summary": "A"}, "x-b": {}}, "webhooks": {"a": {}}},
+            "only webhooks (1), which are",
+        ),
+        ({"paths": {"/a": {"summary": "A"}, "x-b": {}}}, "no operations."),
+        *((changes, "no operations.") for changes in ({"webhooks": []}, {"paths": []}, {"paths": "none"})),
+    ],
+)
+def test_a_document_without_operations_says_why_nothing_comes_of_it(write, capsys, changes, told):
+    """C1.4."""
+    with pytest.raises(CommandError, match=r"Nothing was imported\."):
+        call_command("import_openapi", write(document({}) | changes), no_color=True)
+    assert f"The document has {told}" in capsys.readouterr().out
+
+
 def test_a_source_that_is_not_added_is_not_said_to_be_there(write, capsys):
     """C1.4: nor is it new."""
     words = write(document({"/upload": ORDERS["paths"]["/upload"]})), "--dry-run"

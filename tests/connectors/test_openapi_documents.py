@@ -45,7 +45,9 @@ def test_yaml_is_read_with_anchors_merges_and_numbers_as_keys():
     assert read(YAML).tools[0].definition.name == "listOrders"
 
 
-@pytest.mark.parametrize("version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0"])
+@pytest.mark.parametrize(
+    "version", ["3.0.0", "3.0.4", "3.1.1", "3.2.0", "3.2", "3", 3, 3.0, 3.1, "3.1.0-rc1"]
+)
 def test_every_version_3_is_read(version):
     """C1.4."""
     assert the_tool(with_operation({}, openapi=version)).definition.name == "op"
@@ -156,3 +158,83 @@ def test_what_lies_outside_of_the_document_is_never_fetched():
 def test_references_that_lead_nowhere_refuse_their_operation(reference, told):
     """C1.4."""
     assert told in the_refusal(with_operation({"parameters": [{"$ref": reference}]})).reason
+
+
+PATH_ITEMS = {
+    "P": {
+        "parameters": [{"name": "X-Tenant", "in": "header"}, {"name": "q", "in": "query"}],
+        "get": {"operationId": "get"},
+        "put": {"operationId": "put"},
+    },
+    "Q": {"$ref": "#/components/pathItems/P", "patch": {"operationId": "patch"}},
+    "R": {"$ref": "#/components/pathItems/Q", "parameters": [{"name": "r", "in": "query"}]},
+    "Loop": {"$ref": "#/components/pathItems/Loop", "get": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "tools"),
+    [
+        ("P", {"get": ["X-Tenant", "q"], "put": ["X-Tenant", "q"]}),
+        ("Q", {"patch": ["X-Tenant", "q"], "get": ["X-Tenant", "q"], "put": ["X-Tenant", "q"]}),
+        ("R", {name: ["X-Tenant", "q", "r"] for name in ("patch", "get", "put")}),
+        (
+            {"$ref": "#/components/pathItems/P", "delete": {"operationId": "delete"}},
+            {name: ["X-Tenant", "q"] for name in ("delete", "get", "put")},
+        ),
+        (
+            {"$ref": "#/components/pathItems/P", "get": {"operationId": "mine"}},
+            {name: ["X-Tenant", "q"] for name in ("mine", "put")},
+        ),
+        (
+            {"$ref": "#/paths/~1b", "parameters": [{"name": "q", "in": "query", "required": True}]},
+            {"post": ["q"]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("openapi", ["3.0.3", "3.1.0"])
+def test_a_path_that_refers_to_another_has_the_operations_and_parameters_of_both(item, tools, openapi):
+    """C1.4: what stands beside the reference comes first."""
+    item = {"$ref": f"#/components/pathItems/{item}"} if isinstance(item, str) else item
+    paths = {"/a": item, "/b": {"post": {"operationId": "post"}}}
+    raw = document(paths, components={"pathItems": PATH_ITEMS}, openapi=openapi)
+    read_tools = [tool for tool in read(raw).tools if tool.operation.path == "/a"]
+    # The second of two operations with one id is named by its path as well.
+    names = [tool.operation.id for tool in read_tools]
+    assert names == [*tools]
+    assert [[*tool.definition.input_schema["properties"]] for tool in read_tools] == [*tools.values()]
+    assert all(not tool.notes for tool in read_tools)
+
+
+def test_a_path_that_refers_to_itself_or_to_nothing_is_refused():
+    """C1.4: in bounded time."""
+    for target, told in (("Loop", "chain of references is too long"), ("None", "does not exist")):
+        raw = document(
+            {"/a": {"$ref": f"#/components/pathItems/{target}", "post": {}}},
+            components={"pathItems": PATH_ITEMS},
+        )
+        refused = the_refusal(raw)
+        assert told in refused.reason and refused.method == "*"
+
+
+def test_a_description_beside_a_reference_replaces_its_targets():
+    """C1.4: of parameters and bodies; other uses of the target keep theirs."""
+    body = {"description": "Theirs.", "content": {"application/json": {"schema": {"type": "array"}}}}
+    parameter = {"name": "q", "in": "query", "description": "Theirs."}
+    references = {kind: {"$ref": f"#/components/{kind}/A"} for kind in ("parameters", "requestBodies")}
+    mine = {"description": "Mine.", "summary": "S"}
+    paths = {
+        f"/{name}": {
+            "post": {
+                "parameters": [references["parameters"] | beside],
+                "requestBody": references["requestBodies"] | beside,
+            }
+        }
+        for name, beside in (("a", {}), ("b", mine), ("c", {}))
+    }
+    raw = document(paths, components={"parameters": {"A": parameter}, "requestBodies": {"A": body}})
+    told = [
+        {name: schema["description"] for name, schema in tool.definition.input_schema["properties"].items()}
+        for tool in read(raw).tools
+    ]
+    assert told == [{"q": word, "body": word} for word in ("Theirs.", "Mine.", "Theirs.")]

@@ -65,6 +65,12 @@ WHOLE: dict[str, Any] = document(
                 }
             }
         },
+        "/rest/{path:.*}{?page}": {
+            "$ref": "#/components/pathItems/Rest",
+            "parameters": [{"name": "path", "in": "path", "x-multi-segment": True}],
+            "additionalOperations": {"COPY": {}},
+            "DELETE": {},
+        },
         "/form": {
             "post": {
                 "requestBody": {
@@ -89,6 +95,7 @@ WHOLE: dict[str, Any] = document(
                 },
             }
         },
+        "pathItems": {"Rest": {"get": {}, "parameters": [{"name": "page", "in": "query"}]}},
         "parameters": {"Id": {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}},
         "securitySchemes": {
             "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
@@ -104,7 +111,14 @@ def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 PLACES = [place for place in places_in(WHOLE) if place]
-REFERENCES = ("#", "#/", "#/paths", "#/components/schemas/A", "https://example.com")
+REFERENCES = (
+    "#",
+    "#/components/pathItems/Rest",
+    "#/",
+    "#/paths",
+    "#/components/schemas/A",
+    "https://example.com",
+)
 WORDS = st.sampled_from((*REFERENCES, "", "object", "array", "path", "{", "x" * 3_000)) | st.text(max_size=8)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 NAMES = ("$ref", "type", "allOf", "properties", "items", "in", "name", "schema", "content")

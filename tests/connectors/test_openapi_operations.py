@@ -2,11 +2,12 @@
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from connectors.errors import Rejected
-from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of
+from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of, quoted
 from connectors.http_tools.request import content_of, form_pairs, headers_of, query_of
 from tests.connectors.openapi import (
     BASE,
@@ -196,6 +197,13 @@ def test_any_other_body_is_one_argument(schema, value):
     tool = the_tool(with_operation(body_of(schema, required=True), method="post"))
     assert tool.definition.input_schema["required"] == ["body"]
     assert request_of(tool, {"body": value}).body == value
+
+
+@pytest.mark.parametrize("media_type", ["*", "*/*", "application/*", "*; charset=utf-8"])
+def test_a_body_of_any_media_type_is_json(media_type):
+    tool = the_tool(with_operation(body_of(PARTS, media_type=media_type, required=True), method="post"))
+    sent = request_of(tool, {"sku": "s"})
+    assert (sent.body, sent.headers) == ({"sku": "s"}, {})
 
 
 def test_a_body_that_may_be_left_out_but_not_in_part_is_one_argument():
@@ -498,6 +506,45 @@ def test_any_operation_of_a_large_document_can_be_chosen():
     assert [tool.definition.name for tool in read(raw, only=("n5000",)).tools] == ["n5000"]
 
 
+@pytest.mark.parametrize(
+    ("item", "tools", "refused"),
+    [
+        ({"get": {}, "additionalOperations": {"COPY": {}, "LOCK": None}}, "GET", {"COPY": 1, "LOCK": 0}),
+        ({"additionalOperations": {"PATCH": {}}}, "PATCH", {}),
+        ({"get": {}, "additionalOperations": {"GET": {}}}, "GET", {"GET": 2}),
+        ({"GET": {}, "Put": {}, "deLete": {}}, "GET PUT DELETE", {}),
+        ({"get": {}, "GET": {}, "Get": {}}, "GET", {"GET": 2}),
+        ({"query": {}, "TRACE": {}, "options": {}}, "", {"QUERY": 1, "TRACE": 1, "OPTIONS": 1}),
+        ({"get": None, "put": [], "post": {}}, "POST", {"GET": 0, "PUT": 0}),
+        ({"link": {"responses": {}}, "get": {}}, "GET", {"LINK": 1}),
+        (
+            {"x-amazon-apigateway-any-method": {"responses": {}}},
+            "",
+            {"X-AMAZON-APIGATEWAY-ANY-METHOD": 1},
+        ),
+        ({"x-notes": {"of": "us"}, "summary": "S", "parameters": [], "servers": []}, "", {}),
+    ],
+)
+def test_no_operation_of_a_path_vanishes(item, tools, refused):
+    """C1.4: methods in capitals are read, methods of OpenAPI 3.2 and of vendors are refused."""
+    told = ("An object is required", "is not supported.", "occurs twice in one path.")
+    found = read(document({"/a": item}, openapi="3.2.0"))
+    assert [tool.definition.metadata["method"] for tool in found.tools] == tools.split()
+    assert {one.method for one in found.refused} == refused.keys()
+    assert all(told[refused[one.method]] in one.reason for one in found.refused)
+
+
+@pytest.mark.parametrize("item", [None, [], "GET", 5])
+def test_a_path_that_is_no_object_is_refused(item):
+    """C1.4: and an extension is none, unless it has operations."""
+    raw = document({"/a": item, "x-notes": item, "x-orders": {"get": {}}})
+    refused = [(one.path, one.reason) for one in read(raw).refused]
+    assert refused == [
+        ("/a", "An object is required here."),
+        ("x-orders", "Its path does not begin with a slash."),
+    ]
+
+
 def test_names_are_the_documents_and_unique():
     """C1.1: method and path where there is no id, or another has it; the same whatever is chosen."""
     raw = document(
@@ -557,6 +604,13 @@ def test_descriptions_are_plain_and_of_a_bounded_length():
             "",
             "https://eu.example.com",
         ),
+        ([{"url": "HTTPS://api.example.com/v2"}], "", "https://api.example.com/v2"),
+        ([{"url": "Http://API.example.com:8080"}], "", "http://api.example.com:8080"),
+        (
+            [{"url": "{s}://api.example.com", "variables": {"s": {"default": "HTTPS"}}}],
+            "",
+            "https://api.example.com",
+        ),
         ([{"url": "/v2"}], "https://api.example.com/v2", "https://api.example.com/v2"),
         ([], "https://api.example.com", "https://api.example.com"),
     ],
@@ -614,6 +668,47 @@ def test_a_query_in_the_path_goes_into_every_request():
     assert (sent.url, sent.query_params) == (f"{BASE}/orders", {"beta": "true", "q": "x"})
 
 
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/list{?page,size}", "/list?page=2&size=3"),
+        ("/list{?page*,size:20}", "/list?page=2&size=3"),
+        ("/list{?page}{&size}", "/list?page=2&size=3"),
+        ("/list?fixed=1{&page,size}", "/list?fixed=1&page=2&size=3"),
+        ("/list{?page,size}{#part}", "/list?page=2&size=3"),
+        ("/list{?page, size}#part", "/list?page=2&size=3"),
+        ("/list/{id}{?page,size}", "/list/7?page=2&size=3"),
+        ("/list{/id}{?page,size}", "/list/7?page=2&size=3"),
+        ("/list{.id}{?page,size}", "/list.7?page=2&size=3"),
+        ("/list{/id:.*}{?page,size}", "/list/7?page=2&size=3"),
+        ("/list{/id*}{?page,size}", "/list/7?page=2&size=3"),
+        ("/list/{+id}{?page,size}", "/list/7?page=2&size=3"),
+        ("/list/{id:[^?#]+?}{?page,size}", "/list/7?page=2&size=3"),
+    ],
+)
+def test_a_query_template_in_the_path_names_query_parameters(path, sent):
+    """C1.4: RFC 6570, as in Micronaut's and HAL's documents; what nobody describes is a string."""
+    number = {"type": "integer"}
+    parameters = [parameter(name, "query", schema=number) for name in ("page", "size")]
+    in_path = [parameter("id", "path")] if "id" in path else []
+    tool = the_tool(with_operation({"parameters": [*in_path, *parameters]}, path=path))
+    assert tool.notes == [] and tool.definition.input_schema.get("required", []) == ["id"][: len(in_path)]
+    request = request_of(tool, {"page": 2, "size": 3} | ({"id": "7"} if in_path else {}))
+    assert f"{request.url}?{urlencode(query_of(request))}" == BASE + sent
+    tool = the_tool(with_operation({"parameters": [*in_path, parameters[1]]}, path=path))
+    assert tool.definition.input_schema["properties"]["page"] == TEXT
+    assert tool.notes == [
+        "The document does not describe the query parameter {page}; it is taken as a string."
+    ]
+
+
+@pytest.mark.parametrize("form", ["{;x}", "{;x,y}", "{/x,y}", "{.x,y}"])
+def test_a_form_of_template_that_cannot_be_sent_is_named(form):
+    assert the_refusal(with_operation({}, path=f"/a{form}")).reason == (
+        f'Its path "/a{form}" has {form}, which is not supported.'
+    )
+
+
 def test_a_parameter_of_the_path_that_nobody_describes_is_a_text():
     """C1.4: with a note."""
     tool = the_tool(with_operation({}, path="/orders/{id}"))
@@ -645,6 +740,38 @@ def test_the_shape_of_a_successful_answer_is_promised_and_no_more(responses, pro
     assert made == (properties and {"type": "object", "properties": properties})
 
 
+@pytest.mark.parametrize(
+    ("called", "names"),
+    [
+        (("Begin", "Begin<", "Begin>"), ("Begin", "Begin_lt", "Begin_gt")),
+        (("t<=", "t>=", "t!=", "t="), ("t_lt_eq", "t_gt_eq", "t_not_eq", "t_eq")),
+        (("+1", "-1"), ("plus_1", "-1")),
+        (("filter[a]", "filter_a", "filter(a)"), ("filter_a_query", "filter_a", "filter_a_query_2")),
+        (("$top", "top", "@top", "_top"), ("top_query", "top", "top_query_2", "top_query_3")),
+        (("id", "ID", "Id"), ("id", "ID", "Id")),
+        (("a b", "a  b", "a\tb"), ("a_b", "a_b_query", "a_b_query_2")),
+        (("👍", "👎", "*"), ("query", "query_query", "query_query_2")),
+        (("x" * 64, "x" * 64 + "<"), ("x" * 64, "x" * 56 + "_query")),
+    ],
+)
+def test_an_argument_that_is_not_called_as_in_the_api_tells_the_apis_name(called, names):
+    """C1.4: so that agents can tell apart those that differ in signs; also in a body, and at every import."""
+    of_body = {name.replace("query", "body"): real for name, real in zip(names, called, strict=True)}
+    fields = {"type": "object", "properties": {name: TEXT | {"description": "When."} for name in called}}
+    in_body = the_tool(with_operation(body_of(fields), method="post"))
+    parameters = [parameter(name, "query", description="When.") for name in called]
+    in_query = the_tool(with_operation({"parameters": parameters}))
+    of_query = dict(zip(names, called, strict=True))
+    for tool, real in ((in_query, of_query), (in_body, of_body)):
+        properties = tool.definition.input_schema["properties"]
+        assert {name: schema["description"] for name, schema in properties.items()} == {
+            name: "When." if name == api else f"Called {quoted(api)} in the API. When."
+            for name, api in real.items()
+        }
+        sent = request_of(tool, {name: name for name in real})
+        assert (sent.query_params or sent.body) == {api: name for name, api in real.items()}
+
+
 def test_paths_and_names_in_another_script_are_sent_and_explained():
     fields = {"数量": {"type": "integer", "description": "1から。"}, "商品": TEXT}
     raw = document(
@@ -670,21 +797,136 @@ def test_paths_and_names_in_another_script_are_sent_and_explained():
     assert sent.body == {"数量": 2, "商品": "茶"}
 
 
-def test_a_parameter_with_a_plus_takes_several_segments():
-    """C1.4: RFC 6570's reserved expansion, as in Google's documents."""
-    tool = the_tool(
-        with_operation(
-            {"parameters": [parameter("name", "path", description="Of the topic.")]},
-            path="/v1/{+name}:publish",
-        )
-    )
-    assert tool.notes == []
-    assert tool.definition.input_schema["properties"]["name"]["description"] == "Of the topic."
-    sent = request_of(tool, {"name": "projects/a b/topics/c"})
-    assert sent.url == f"{BASE}/v1/projects/a%20b/topics/c:publish"
-    for hostile in ("projects//a", "/a", "a/", "a/../b", "a/%2e%2e/b", "a/..;x/b", ""):
-        with pytest.raises(Rejected, match=r"The value of name .*Nothing was sent"):
+ONE_OR_MORE = (
+    *("{+rest}", "{rest+}", "{rest:.+}", "{rest: ^(.+)$ }", "<path:rest>", "{rest=projects/*}", ":rest+"),
+    *(r"{rest:[^.]+\.txt}", r"{rest:\S+}", "{rest:[a-z/]{1,9}}", "{rest:a/.+}", r"{rest:\w+(\/\w+)*}"),
+)
+ANY_NUMBER = (
+    *("{*rest}", "{**rest}", "{rest*}", "{rest...}", "<rest..>", "{rest:path}", "{*rest:regex(^a$)}"),
+    *("{rest:.*}", "{rest:(.*)}", "{rest:[^?]*}", "{rest:**}", "*rest", ":rest*", "{*rest?}"),
+)
+
+
+@pytest.mark.parametrize("written", ONE_OR_MORE + ANY_NUMBER)
+def test_the_rest_of_a_path_is_an_argument_with_slashes(written):
+    """C1.4: as AWS, ASP.NET, Spring, JAX-RS, Starlette, Flask, Express, Go, hapi and Google write it."""
+    for described in ("rest", "rest+", "*rest", "rest:.+"):
+        said = parameter(described, "path", description="Rest of the path.")
+        tool = the_tool(with_operation({"parameters": [said]}, path=f"/v1/{written}"))
+        assert tool.notes == []
+        described = TEXT | {"description": "Rest of the path."}
+        assert tool.definition.input_schema["properties"] == {"rest": described}
+    for value in ("a/b c", "/a/b c"):
+        assert request_of(tool, {"rest": value}).url == f"{BASE}/v1/a/b%20c"
+    assert request_of(tool, {"rest": "a/"}).url == f"{BASE}/v1/a/"
+    if written in ANY_NUMBER:
+        assert request_of(tool, {"rest": ""}).url == f"{BASE}/v1/"
+    else:
+        with pytest.raises(Rejected, match="The value of rest is empty"):
+            request_of(tool, {"rest": ""})
+
+
+@pytest.mark.parametrize("word", ["x-multi-segment", "allowReserved", "x-ms-skip-url-encoding"])
+def test_a_parameter_whose_slashes_are_not_encoded_takes_segments(word):
+    """C1.4: GitHub's extension, OpenAPI 3.2's keyword and Azure's extension."""
+    raw = with_operation({"parameters": [parameter("s", "path", **{word: True})]}, path="/{s}/providers")
+    assert request_of(the_tool(raw), {"s": "/subscriptions/1"}).url == f"{BASE}/subscriptions/1/providers"
+    raw = with_operation({"parameters": [parameter("s", "path", **{word: False})]}, path="/{s}/providers")
+    with pytest.raises(Rejected, match=r"contains a slash.* x-multi-segment in OpenAPI"):
+        request_of(the_tool(raw), {"s": "a/b"})
+
+
+@pytest.mark.parametrize(
+    ("written", "pattern"),
+    [
+        ("{id:[0-9]+}", "^(?:[0-9]+)$"),
+        (r"{id:\d{2,3}}", r"^(?:\d{2,3})$"),
+        ("{ id : [^/]+ }", "^(?:[^/]+)$"),
+        ("{id:(?:a|b)}", "^(?:(?:a|b))$"),
+        (r"{id:v\.[\w.]+}", r"^(?:v\.[\w.]+)$"),
+        *((one, None) for one in ("{id:int}", "{id:int:min(1)}", "{id:regex(^a/b$)}", "{id:uuid?}", "{id?}")),
+        *(
+            (one, None)
+            for one in ("{id=7}", "{id:int=7}", "<id>", "<int:id>", "<string(length=2):id>", ":id")
+        ),
+        ("{id:3}", None),
+    ],
+)
+def test_a_constraint_of_one_segment_is_not_a_part_of_the_name(written, pattern):
+    """C1.4: a regular expression is the pattern of a text that has none."""
+    for parameters in ([parameter("id", "path")], []):
+        tool = the_tool(with_operation({"parameters": parameters}, path=f"/a/{written}/b"))
+        assert tool.definition.input_schema["properties"] == {
+            "id": {"pattern": pattern} | TEXT if pattern else TEXT
+        }
+        assert request_of(tool, {"id": "7"}).url == f"{BASE}/a/7/b"
+        with pytest.raises(Rejected, match="The value of id contains a slash"):
+            request_of(tool, {"id": "a/b"})
+    own = parameter("id", "path", schema=TEXT | {"pattern": "^x"})
+    tool = the_tool(with_operation({"parameters": [own]}, path=f"/a/{written}/b"))
+    assert tool.definition.input_schema["properties"] == {"id": TEXT | {"pattern": "^x"}}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sent"),
+    [
+        *((one, "projects/a") for one in ("projects/[^/]+", r"^projects\/[a-z]+$", "^[a-z]+(/[^/]+)*$")),
+        *((one, "projects%2Fa") for one in ("^[A-Za-z0-9+/=]+$", r"^[\w/.-]+$", r"[a-z\/]")),
+        *((one, None) for one in ("^[^/]+$", r"^[^\/]+$", "/^[a-z]+$/", "^(?!.*/).+$", ".+", None)),
+    ],
+)
+def test_slashes_that_only_the_pattern_of_a_parameter_has_are_allowed(pattern, sent):
+    """C1.4: those between segments, as grpc-gateway describes names, are sent as they are, others encoded."""
+    said = parameter("name", "path", schema=TEXT | ({"pattern": pattern} if pattern else {}))
+    tool = the_tool(with_operation({"parameters": [said]}, path="/v1/{name}:export"))
+    if sent:
+        assert request_of(tool, {"name": "projects/a"}).url == f"{BASE}/v1/{sent}:export"
+    else:
+        with pytest.raises(Rejected, match="contains a slash"):
+            request_of(tool, {"name": "projects/a"})
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *("..", "../x", "a/../b", "a/..", "./a", "a/.", "/../a"),
+        *("%2e%2e", "a/%2e%2e/b", "a%2f..%2fb", "%252e%252e/a", "a/.%2e", "a/..;/b", "a/..;x=1/b"),
+        *("..\\a", "a\\..\\b", "a%5c..%5cb", "//a", "a//b", "projects//a", "a//"),
+        *("a\rb", "a\nb", "a\r\nHost: b", "a\0b", "a%00b", "a%0d%0ab", "a\x7fb", "\ud800"),
+    ],
+)
+def test_no_value_leaves_its_place_in_the_path(hostile):
+    """C1.4, C9: for whoever decodes it again, too."""
+    for path in ("/v1/{+name}", "/v1/{*name}", "/v1/{name:.*}/tail", "/v1/{name+}:publish"):
+        tool = the_tool(with_operation({"parameters": [parameter("name", "path")]}, path=path))
+        with pytest.raises(Rejected, match="Nothing was sent"):
             request_of(tool, {"name": hostile})
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("a?b=c", "a%3Fb%3Dc"),
+        ("a#b", "a%23b"),
+        ("a%2Fb", "a%252Fb"),
+        ("{name}", "%7Bname%7D"),
+        ("a;b/c", "a%3Bb/c"),
+        ("https:/evil", "https%3A/evil"),
+        ("@evil/x", "%40evil/x"),
+        ("...", "..."),
+    ],
+)
+def test_signs_in_the_rest_of_a_path_are_sent_percent_encoded(value, sent):
+    tool = the_tool(with_operation({"parameters": [parameter("name", "path")]}, path="/v1/{+name}:publish"))
+    assert request_of(tool, {"name": value}).url == f"{BASE}/v1/{sent}:publish"
+
+
+def test_a_rest_in_the_middle_of_a_path_may_not_be_empty():
+    tool = the_tool(with_operation({"parameters": [parameter("rest", "path")]}, path="/a/{rest:.*}/b"))
+    assert request_of(tool, {"rest": "x/y"}).url == f"{BASE}/a/x/y/b"
+    for value in ("", "/", "x/"):
+        with pytest.raises(Rejected, match="the path has an empty segment"):
+            request_of(tool, {"rest": value})
 
 
 def test_two_parameters_of_a_path_may_have_a_dot_between_them():

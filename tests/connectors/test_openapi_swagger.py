@@ -237,3 +237,42 @@ def test_duplicate_keys_are_still_seen():
     found = read(text.encode())
     assert [tool.operation.method for tool in found.tools] == ["POST"]
     assert all("occurs twice" in one.reason for one in found.refused) and len(found.refused) >= 3
+
+
+@pytest.mark.parametrize("version", ["2.0", "2", 2, 2.0, "2.0.0", "2.0.1"])
+def test_every_spelling_of_version_2_is_read(version):
+    """C1.4."""
+    assert the_tool(swagger({}) | {"swagger": version}).definition.name == "op"
+
+
+@pytest.mark.parametrize(
+    ("further", "base_url"),
+    [
+        ({"schemes": ["HTTPS"]}, "https://api.example.com/v1"),
+        ({"schemes": ["HTTP", "Https"]}, "https://api.example.com/v1"),
+        ({"schemes": ["WSS", "HTTP"]}, "http://api.example.com/v1"),
+        ({"schemes": [5, "http"]}, "http://api.example.com/v1"),
+        ({"schemes": "https"}, "https://api.example.com/v1"),
+    ],
+)
+def test_schemes_may_be_in_capitals(further, base_url):
+    raw = swagger({}, **further)
+    assert base_url_of(Document.read(json.dumps(raw).encode()), "") == base_url
+    assert the_tool(raw).definition.metadata["path"] == "/orders"
+
+
+def test_a_method_in_capitals_and_the_rest_of_a_path_are_read_as_in_openapi():
+    """C1.4: Azure's documents mark a scope, which has slashes, beside its type."""
+    scope = {
+        "name": "scope",
+        "in": "path",
+        "required": True,
+        "type": "string",
+        "x-ms-skip-url-encoding": True,
+    }
+    body = {"name": "body", "in": "body", "schema": ORDER}
+    raw = swagger({}, path="/{scope}/locks")
+    raw["paths"]["/{scope}/locks"] = {"PUT": {"parameters": [scope, body]}}
+    sent = request_of(the_tool(raw), {"scope": "/subscriptions/1", "body": {"sku": "a"}})
+    assert (sent.method, sent.body) == ("PUT", {"sku": "a"})
+    assert sent.url.endswith("/v1/subscriptions/1/locks")

@@ -15,6 +15,7 @@ from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.executions.steps import call, in_database, read, timeline
 from tests.factories import make_workflow
+from tests.logs import shown_lines
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "api-key-0123456789abcdef"
@@ -78,6 +79,15 @@ async def test_an_error_of_the_api_is_a_failed_execution_with_its_raw_answer(api
     assert execution.payload.status_answer["response"]["status_code"] == 500
     assert execution.payload.status_answer["response"]["body"] == {"error": "This is status 500."}
     assert len(api.arrived) == 1
+
+
+async def test_a_value_that_cannot_be_sent_fails_its_call_and_no_operator_is_alarmed(api: TargetApi) -> None:
+    """C5.3: the agent's mistake is told to the agent."""
+    await keep(api, "GET", "/orders/{id}", properties={"id": TEXT}, required=["id"])
+    with shown_lines() as lines:
+        execution = await run(id="../admin")
+    assert (execution.state, api.arrived, lines) == (State.FAILED, [], [])
+    assert "The value of id contains a slash" in execution.error
 
 
 async def test_a_request_whose_answer_is_lost_is_not_sent_again_where_it_could_happen_twice(

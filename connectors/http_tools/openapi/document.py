@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote
 
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.swagger import openapi_of
@@ -28,11 +28,13 @@ MAX_DEPTH = 100
 MAX_VALUES = 2_000_000  # With YAML aliases expanded
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
-VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
+VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
+SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 MOST_LISTED = 3
+Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
     "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
     "REST, or the field of that name in the admin."
@@ -194,7 +196,7 @@ class Document:
             raise UnusableDocument(
                 "The document is not a JSON object or YAML mapping, so it is not an OpenAPI document."
             )
-        if str(value.get("swagger", "")) == "2.0" and "openapi" not in value:
+        if SWAGGER_2.fullmatch(str(value.get("swagger", ""))) and "openapi" not in value:
             value = openapi_of(value, object_of=_object_of)
         return cls(value, _minor_version(value))
 
@@ -209,6 +211,26 @@ class Document:
         for _ in range(LONGEST_CHAIN):
             if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
+            value, pointer = self.follow(value["$ref"], pointer)
+        raise NoTool("The chain of references is too long.", pointer)
+
+    def described_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
+        """Like `object_at`; a description beside the reference replaces that of its target."""
+        found, at = self.object_at(value, pointer)
+        if "$ref" in value and "description" in value:
+            found = found | {"description": value["description"]}
+        return found, at
+
+    def path_item_at(self, value: Any, pointer: str) -> list[Located]:
+        """The path item, and behind references those that it extends. Raises NoTool."""
+        items: list[Located] = []
+        while len(items) < LONGEST_CHAIN:
+            # If methods are duplicated, the others are still usable.
+            if not isinstance(value, Ambiguous) or value.repeats("$ref"):
+                checked_object(value, pointer, "An object")
+            items.append((value, pointer))
+            if "$ref" not in value:
+                return items
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 
@@ -269,7 +291,7 @@ def _minor_version(value: dict[str, Any]) -> int:
             "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a version "
             'such as 3.1.0, or the key swagger with "2.0".'
         )
-    return int(found[1])
+    return int(found[1] or 0)
 
 
 def base_url_of(document: Document, given: str) -> str:
@@ -315,6 +337,16 @@ def note_on_servers(document: Document, base_url: str) -> str:
     return f"The document also names {shown}; the base URL {base_url} is used." if base_url in urls else ""
 
 
+def note_on_nothing(document: Document) -> str:
+    webhooks = as_object(document.value.get("webhooks", document.value.get("x-webhooks")))
+    has = (
+        f"only webhooks ({len(webhooks)}), which are not operations of the API"
+        if webhooks
+        else "no operations"
+    )
+    return f"The document has {has}."
+
+
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
     """Raises NoTool for an operation with another server. `levels`: the operation, then its path item, each
     with its pointer."""
@@ -339,7 +371,7 @@ def _urls(servers: Any) -> Iterator[str]:
                 default = variable.get("default") if isinstance(variable, dict) else None
                 if isinstance(default, str | int):
                     url = url.replace(f"{{{name}}}", str(default))
-            yield url
+            yield re.sub(r"^\w+(?=://)", lambda scheme: scheme[0].lower(), url)
 
 
 def _normalised(url: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from connectors.definitions import WorkflowDefinition
 from connectors.formats.json import as_object
@@ -18,20 +18,22 @@ from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
     Ambiguous,
     Document,
+    Located,
     NoTool,
     RefusedOperation,
     check_server,
     description_of,
+    note_on_nothing,
     plain_text,
     quoted,
 )
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
+from connectors.http_tools.openapi.paths import read_path
 from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
     SAFE_METHODS,
-    Constant,
     HttpOperation,
     InvalidTool,
     ascii_path,
@@ -44,7 +46,6 @@ MAX_TAGS = 20
 LONGEST_TAG = 100
 LONGEST = 255
 UNFIT = re.compile(r"[^A-Za-z0-9]+")
-MAX_FIELDS = 20
 MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
@@ -76,9 +77,8 @@ class Operation:
     path: str
     pointer: str
     raw: dict[str, Any] = field(default_factory=dict)
-    item: dict[str, Any] = field(default_factory=dict)
-    """The path item, with parameters and servers of all its operations."""
-    item_pointer: str = ""
+    items: list[Located] = field(default_factory=list)
+    """The path item, with parameters and servers of all its operations, and those that it refers to."""
     objection: NoTool | None = None
 
     @property
@@ -125,44 +125,46 @@ def operations_of(document: Document) -> Iterator[Operation]:
     paths = as_object(document.value.get("paths"))
     for path, raw in paths.items():
         pointer = f"/paths{pointer_of([path])}"
-        if path.startswith("x-"):
+        if path.startswith("x-") and as_object(raw).keys().isdisjoint(METHODS):
             continue
         try:
             if isinstance(paths, Ambiguous) and paths.repeats(path):
                 raise NoTool(f"The path {quoted(path)} occurs twice.", "/paths")
-            # If methods are duplicated, the others are still usable.
-            is_usable = isinstance(raw, Ambiguous) and "$ref" not in raw
-            item, pointer = (raw, pointer) if is_usable else document.object_at(raw, pointer)
+            items = document.path_item_at(raw, pointer)
         except NoTool as refusal:
             yield Operation(method="*", path=path, pointer=pointer, objection=refusal)
             continue
-        for method in item:
-            if method in METHODS or method in OTHERS:
-                yield _operation(document, method, path, item, pointer)
+        yield from _operations_at(document, path, items)
 
 
-def _operation(document: Document, method: str, path: str, item: dict[str, Any], pointer: str) -> Operation:
-    at = f"{pointer}/{method}"
-    raw, objection = item[method], None
-    try:
-        if isinstance(item, Ambiguous) and item.repeats(method):
-            raise NoTool(f"The key {quoted(method)} occurs twice in one object.", pointer)
-        raw, at = document.object_at(raw, at)
-        if method in OTHERS:
-            raise NoTool(f"The method {method.upper()} is not supported.", at)
-        if not path.startswith("/"):
-            raise NoTool("Its path does not begin with a slash.", pointer)
-    except NoTool as refusal:
-        objection = refusal
-    return Operation(
-        method=method.upper(),
-        path=path,
-        pointer=at,
-        raw=as_object(raw),
-        item=item,
-        item_pointer=pointer,
-        objection=objection,
-    )
+def _operations_at(document: Document, path: str, items: list[Located]) -> Iterator[Operation]:
+    found: dict[str, tuple[Any, str]] = {}  # By method: the path item and the pointer of its first operation
+    for item, pointer in items:
+        # A key that is no method and has responses is a vendor's, or of a later OpenAPI.
+        keys = [key for key in item if key.lower() in METHODS + OTHERS or "responses" in as_object(item[key])]
+        further = as_object(item.get("additionalOperations"))
+        for holder, key, own in (
+            *((item, key, f"{pointer}{pointer_of([key])}") for key in keys),
+            *((further, key, f"{pointer}/additionalOperations{pointer_of([key])}") for key in further),
+        ):
+            method, raw = key.upper(), holder[key]
+            within, first = found.setdefault(method, (item, own))
+            if within is not item:
+                continue  # What stands beside a reference replaces its target's.
+            objection, at = None, own
+            try:
+                if first != own or (isinstance(holder, Ambiguous) and holder.repeats(key)):
+                    raise NoTool(f"The method {method} occurs twice in one path.", pointer)
+                raw, at = document.object_at(raw, own)
+                if method.lower() not in METHODS:
+                    raise NoTool(f"The method {method} is not supported.", at)
+                if not path.startswith("/"):
+                    raise NoTool("Its path does not begin with a slash.", pointer)
+            except NoTool as refusal:
+                objection = refusal
+            yield Operation(
+                method=method, path=path, pointer=at, raw=as_object(raw), items=items, objection=objection
+            )
 
 
 class Names:
@@ -186,21 +188,6 @@ class Names:
                 number += 1
         self._taken.add(name)
         return name
-
-
-def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
-    """The path, and the constants in its query. Raises NoTool. A fragment distinguishes operations of one
-    address and is never sent."""
-    plain, mark, query = path.partition("#")[0].partition("?")
-    if "{" in query:
-        raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)
-    if not mark:
-        return plain, []
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
-    except ValueError:
-        raise NoTool(f"Its path {quoted(path)} has an invalid query after the '?'.", pointer) from None
-    return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
 
 
 def output_schema_of(
@@ -266,6 +253,7 @@ class ReadTools:
     deprecated: int = 0
     not_chosen: int = 0
     idle: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # On the whole document
 
 
 def read_tools(
@@ -287,6 +275,7 @@ def read_tools(
         descriptions=Counter(map(_words_of, operations)),
     )
     found, names = ReadTools(idle=selection.left_over(operations)), Names()
+    found.notes += [] if operations else [note_on_nothing(document)]
     for operation in operations:
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
         name = names.take(operation)
@@ -324,7 +313,8 @@ class _Reader:
     outputs: Schemas
     descriptions: Counter[tuple[str, str]]
     """How many operations share a summary and description."""
-    parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
+    parameters: dict[tuple[str, str], Argument] = field(default_factory=dict)
+    """By pointer and description."""
 
     def tool(self, operation: Operation, name: str) -> ReadTool:
         """Raises NoTool."""
@@ -332,16 +322,19 @@ class _Reader:
             raise operation.objection
         raw, at = operation.raw, operation.pointer
         # The operation's parameters override those of its path.
-        levels = ((operation.item, operation.item_pointer), (raw, at))
+        levels = (*reversed(operation.items), (raw, at))
         check_server(self.document, *reversed(levels), base_url=self.base_url)
         notes: list[str] = []
         anonymous = is_anonymous(self.document, raw, at, self.settings, notes)
-        path, constants = split_query(operation.path, operation.item_pointer)
+        path, constants, named = read_path(operation.path, operation.items[0][1])
         # A parameter that the path itself sets is no argument.
         filled = key_places(self.settings) | {("query", constant.name) for constant in constants}
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
-        parameters, body = read.arguments(path, lists), self._body(operation, notes)
+        parameters, body = read.arguments(named, lists), self._body(operation, notes)
+        for argument in parameters:
+            if argument.place.place == "path":
+                path = path.replace(f"{{{argument.wanted}}}", f"{{{argument.place.name}}}")
         arguments = collect_arguments(parameters, self.inputs, body, notes)
         http = HttpOperation(
             method=operation.method,  # type: ignore[arg-type]
@@ -476,20 +469,18 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     """As the given secrets require, else as most operations require."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     usual = document.value.get("security")
-    for item in as_object(document.value.get("paths")).values():
-        for method in METHODS:
-            operation = as_object(item).get(method)
-            requirements = operation.get("security", usual) if isinstance(operation, dict) else None
-            # Unreadable ones are reported later.
-            choices = [
-                settings
-                for requirement in (requirements if isinstance(requirements, list) else ())
-                if isinstance(requirement, dict) and requirement
-                for settings in _together([scheme_of(document, name) for name in requirement])
-            ]
-            # Other credentials are easier to get, and last longer, than the cookie of a session.
-            for position, settings in enumerate(sorted(choices, key=_uses_a_cookie)):
-                wanted[tuple(sorted(settings.items()))] += 1 if position else 2
+    for operation in operations_of(document):
+        requirements = operation.raw.get("security", usual) if operation.objection is None else None
+        # Unreadable ones are reported later.
+        choices = [
+            settings
+            for requirement in (requirements if isinstance(requirements, list) else ())
+            if isinstance(requirement, dict) and requirement
+            for settings in _together([scheme_of(document, name) for name in requirement])
+        ]
+        # Other credentials are easier to get, and last longer, than the cookie of a session.
+        for position, settings in enumerate(sorted(choices, key=_uses_a_cookie)):
+            wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     by_votes = sorted(wanted.items(), key=lambda one: (-one[1], _uses_a_cookie(dict(one[0]))))
     ranked = [dict(settings) for settings, _ in by_votes]
     if types := {SECRETS[name] for name in secrets & SECRETS.keys()}:

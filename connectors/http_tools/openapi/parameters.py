@@ -36,12 +36,14 @@ from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
     MOST_LISTED,
     Document,
+    Located,
     MissingTarget,
     NoTool,
     checked_object,
     plain_text,
     quoted,
 )
+from connectors.http_tools.openapi.paths import Named, read_parameter, slashes_in
 from connectors.http_tools.openapi.schemas import (
     Converted,
     Schemas,
@@ -57,13 +59,13 @@ from connectors.http_tools.tool import (
     BodyFormat,
     Constant,
     Separator,
-    parameters_in,
-    takes_segments,
 )
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+SIGNS = {"<": "lt", ">": "gt", "=": "eq", "!": "not", "+": "plus"}
 LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
+WITH_SEGMENTS = ("x-multi-segment", "allowReserved", "x-ms-skip-url-encoding")  # GitHub, OpenAPI 3.2, Azure
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
@@ -125,14 +127,19 @@ class Arguments:
 
 
 def collect_arguments(
-    arguments: Iterable[Argument], schemas: Schemas, body: "Body", notes: list[str]
+    arguments: list[Argument], schemas: Schemas, body: "Body", notes: list[str]
 ) -> Arguments:
     """Those of the body, too. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
+    # A name that the API has is kept for its owner.
+    taken = {argument.wanted for argument in (*arguments, *body.arguments)}
     for argument in (*arguments, *body.arguments):
-        name = _free_name(argument, properties)
+        if argument.wanted not in properties:
+            taken.discard(argument.wanted)
+        name = _free_name(argument, taken)
+        taken.add(name)
         properties[name] = _described(argument, name)
         if body.is_merge_patch and argument.place.place == "body":
             taking = accept_nulls(properties[name])
@@ -194,7 +201,7 @@ def with_an_item(converted: Converted) -> Converted:
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
-    plain = UNFIT.sub("_", argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
+    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
     placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
     name, number = plain, 2
     if name in taken:
@@ -206,11 +213,15 @@ def _free_name(argument: Argument, taken: Container[str]) -> str:
     return name
 
 
+def _in_words(unfit: re.Match[str]) -> str:
+    """`Begin>=` is `Begin_gt_eq`."""
+    return "_".join(["", *(SIGNS[sign] for sign in unfit[0] if sign in SIGNS), ""])
+
+
 def _described(argument: Argument, name: str) -> Any:
     schema = argument.converted.schema
     description = argument.description
-    # A name in another script leaves little in its ASCII form: "商品" is `body`.
-    if _letters_of(argument.wanted) - _letters_of(name):
+    if name not in (argument.wanted, f"{argument.wanted}_{argument.place.place}"):
         inner = schema.get("description") if isinstance(schema, dict) else None
         known = description or (inner if isinstance(inner, str) else "")
         description = f"Called {quoted(argument.wanted)} in the API. {known}".strip()
@@ -220,10 +231,6 @@ def _described(argument: Argument, name: str) -> Any:
         schema = {} if schema else {"not": {}}
     rest = {key: value for key, value in schema.items() if key != "description"}
     return {"description": description} | rest
-
-
-def _letters_of(name: str) -> set[str]:
-    return set(filter(str.isalnum, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,28 +268,22 @@ class Parameters:
     schemas: Schemas
     keys: Set[tuple[str, str]] = frozenset()  # Places that the source fills, so they are not arguments
     notes: list[str] = field(default_factory=list)  # What is left out, in sentences
-    known: dict[str, Argument] = field(default_factory=dict)
-    """By pointer: arguments shared with other operations."""
+    known: dict[tuple[str, str], Argument] = field(default_factory=dict)
+    """By pointer and description: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
 
-    def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """From the lists of the path item and the operation, which takes precedence. Raises NoTool."""
+    def arguments(self, named: Named, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
+        """From the lists of the path items and the operation, of which later ones take precedence; `named` in
+        the path. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
-        named = dict.fromkeys(parameters_in(path)).keys()
-        arguments = []
-        for name in (name for name in named if ("path", name.removeprefix("+")) not in found):
-            self.notes.append(
-                f"The document does not describe the path parameter {{{name}}}; it is taken as a string."
-            )
-            place = ArgumentPlace(place="path", name=name, slashes=takes_segments(name))
-            converted = self.schemas.convert({"type": "string"}, "")
-            arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
+        found = self._texts(at for at in named if at not in found and at not in self.keys) | found
         objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
         others = found.keys() - objects.keys()
+        arguments: list[Argument] = []
         for at, one in found.items():
-            if one.where == "path" and named.isdisjoint((one.name, f"+{one.name}")):
+            if one.where == "path" and at not in named:
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not contain it."
                 self.notes.append(note)
             elif at in objects:
@@ -292,8 +293,30 @@ class Parameters:
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
                     self.notes.append(USUAL_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
-                arguments.append(_with_segments(argument) if f"+{one.name}" in named else argument)
+                if one.where == "path":
+                    argument = self._in_path(argument, at[1], *named[at])
+                arguments.append(argument)
         return arguments
+
+    def _texts(self, undescribed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Parameter]:
+        found = {}
+        for where, name in undescribed:
+            self.notes.append(
+                f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
+            )
+            raw = {"name": name, "in": where, "schema": {"type": "string"}}
+            found[where, name] = Parameter(raw, f"{where} {name}")
+        return found
+
+    def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
+        """With what the path says: `+` or `*` for several segments, or the value's pattern."""
+        place, converted = argument.place, argument.converted
+        if mark:
+            place = place.model_copy(update={"name": f"{mark}{name}", "slashes": True})
+        if pattern and isinstance(schema := converted.schema, dict) and schema.get("type") == "string":
+            of_path = self.schemas.convert({"type": "string", "pattern": f"^(?:{pattern})$"}, "").schema
+            converted = replace(converted, schema=of_path | schema)
+        return replace(argument, place=place, wanted=name, converted=converted)
 
     def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
         """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
@@ -347,7 +370,7 @@ class Parameters:
             raise NoTool(f"Its parameters must be a list of at most {MAX_PARAMETERS}.", pointer)
         for position, one in enumerate(raw):
             try:
-                value, at = self.document.object_at(one, f"{pointer}/{position}")
+                value, at = self.document.described_at(one, f"{pointer}/{position}")
             except MissingTarget as missing:
                 self.notes.append(
                     f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
@@ -360,8 +383,9 @@ class Parameters:
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
-        if one.pointer in self.known:
-            return self.known[one.pointer]
+        key = one.pointer, str(one.raw.get("description"))
+        if key in self.known:
+            return self.known[key]
         if (one.where, _folded(one)) in self.keys:
             return None
         if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
@@ -374,7 +398,7 @@ class Parameters:
                 raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
             self.notes.append(f"The {subject} is left out, {objection}.")
             return None
-        argument = self.known[one.pointer] = Argument(
+        argument = self.known[key] = Argument(
             place=self._place(one),
             wanted=one.name,
             converted=self._converted(one),
@@ -435,9 +459,12 @@ class Parameters:
             return ArgumentPlace(place="header", name=one.name, as_json=as_json)
         if one.where == "cookie":
             return ArgumentPlace(place="cookie", name=one.name)
-        # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
-        slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
-        return ArgumentPlace(place="path", name=one.name, slashes=slashes, as_json=as_json)
+        schema, _ = self.document.object_at(one.raw.get("schema") or {}, f"{one.pointer}/schema")
+        slashes = slashes_in(str(schema.get("pattern")))
+        # Swagger 2 has the words in the schema.
+        has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
+        name = f"{'+' if has_segments else ''}{_folded(one)}"
+        return ArgumentPlace(place="path", name=name, slashes=has_segments or bool(slashes), as_json=as_json)
 
     def _place_in_query(self, one: Parameter, *, as_json: bool) -> ArgumentPlace:
         style, name = _style_of(one), one.name
@@ -458,13 +485,6 @@ class Parameters:
         )
 
 
-def _with_segments(argument: Argument) -> Argument:
-    """For `{+name}` in the path, as in Google's documents; the parameter itself is called `name`."""
-    if argument.place.place != "path":
-        return argument
-    return replace(argument, place=ArgumentPlace(place="path", name=f"+{argument.place.name}", slashes=True))
-
-
 def _style_of(one: Parameter) -> str:
     return str(one.raw.get("style", USUAL_STYLE[one.where]))
 
@@ -478,6 +498,8 @@ def _json_content(one: Parameter) -> tuple[Any, str] | None:
 
 
 def _folded(one: Parameter) -> str:
+    if one.where == "path":
+        return read_parameter(one.name)[0]
     return one.name.lower() if one.where == "header" else one.name
 
 
@@ -660,9 +682,6 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
     return False
 
 
-Located = tuple[Any, str]  # A schema and its pointer
-
-
 def types_and_items(document: Document, schemas: Iterable[Located]) -> tuple[set[str], set[str]]:
     """The types of the value, and of a list's items."""
     schemas = list(schemas)
@@ -722,7 +741,7 @@ class Bodies:
     def body(self, raw: Any, pointer: str) -> Body:
         """Raises NoTool."""
         is_usable = self.document.object_or_nothing(raw, pointer, self.notes) is raw
-        described, pointer = self.document.object_at(raw if is_usable else ANY_BODY, pointer)
+        described, pointer = self.document.described_at(raw if is_usable else ANY_BODY, pointer)
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()

@@ -50,7 +50,8 @@ def _servers(value: Object) -> list[Object]:
     if not host:
         return [{"url": f"/{path}"}] if path else []
     schemes = value.get("schemes")
-    offered = [one for one in schemes if one in ("https", "http")] if isinstance(schemes, list) else []
+    names = [str(one).lower() for one in schemes] if isinstance(schemes, list) else []
+    offered = [name for name in names if name in ("https", "http")]
     usual = "http" if host.startswith(LOCAL) else "https"
     scheme = usual if usual in offered or not offered else offered[0]
     return [{"url": f"{scheme}://{host}/{path}".rstrip("/")}]
@@ -119,7 +120,7 @@ class _Converter:
         bodies, others = self._split(shared)
 
         def converted(key: str, value: Any) -> Any:
-            if key in METHODS and isinstance(value, dict):
+            if key.lower() in METHODS and isinstance(value, dict):
                 return self._operation(value, bodies)
             return others if key == "parameters" else value
 
