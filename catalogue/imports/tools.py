@@ -85,11 +85,15 @@ def read_text(content: bytes) -> Any:
 
 def read_submission(raw: Any) -> ToolSubmission:
     """Raises ToolsRefused with all faults."""
-    return _validated(raw if _is_whole(raw) else {"tools": raw if isinstance(raw, list) else [raw]})
+    written = raw if _is_whole(raw) else {"tools": raw if isinstance(raw, list) else [raw]}
+    try:
+        return ToolSubmission.model_validate(written)
+    except pydantic.ValidationError as error:
+        raise ToolsRefused(_faults(error, written)) from None
 
 
 def read_tool(raw: Any) -> ToolConfig:
-    return _validated({"tools": [raw]}).tools[0]
+    return read_submission({"tools": [raw]}).tools[0]
 
 
 def place_of(fault: ToolProblem, raw: Any) -> str:
@@ -111,13 +115,6 @@ def name_of(fault: ToolProblem, raw: Any) -> str:
 
 def _is_whole(raw: Any) -> bool:
     return isinstance(raw, dict) and "tools" in raw
-
-
-def _validated(written: Any) -> ToolSubmission:
-    try:
-        return ToolSubmission.model_validate(written)
-    except pydantic.ValidationError as error:
-        raise ToolsRefused(_faults(error, written)) from None
 
 
 def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolProblem]:

@@ -653,6 +653,14 @@ def test_an_operation_of_another_server_is_refused():
         ("orders", "does not begin with a slash"),
         ("/orders?kind={kind}", "has a parameter after the '?'"),
         ("/orders?=&", "an invalid query"),
+        ("/orders/../admin", '"." or ".."'),
+        ("/orders//7", "empty segment"),
+        ("/orders/{id", "must be a name in braces"),
+        ("/{a}{b}", "must not follow each other directly"),
+        ("/{a}/{a}", "more than once"),
+        (f"/{'商' * 300}", "longer than 2,000 characters"),
+        (f"/orders?{'x' * 600}=1", "at most 500 characters"),
+        (f"/orders/{{{'x' * 600}}}", "at most 500 characters"),
     ],
 )
 def test_a_path_that_is_none_is_refused(path, told):

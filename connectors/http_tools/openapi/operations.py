@@ -9,7 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from connectors.definitions import WorkflowDefinition
+from pydantic import ValidationError
+
+from connectors.definitions import WorkflowDefinition, explain
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of, types_of
 from connectors.http_tools.checks import checked, define
@@ -291,6 +293,9 @@ def read_tools(
                 found.tools.append(reader.tool(operation, name))
             except NoTool as refusal:
                 found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))
+            except ValidationError as error:
+                # A name from the path may be too long for a place.
+                found.refused.append(refusal_of(operation, f"It cannot be a tool: {explain(error)}."))
     return found
 
 
