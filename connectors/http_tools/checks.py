@@ -71,8 +71,10 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
     is_raw = place.place == "body" and tool.api.body_format == "raw"
     is_content_type = (place.place, place.name.lower()) == ("header", "content-type")
     is_odd = place.media_type and not MEDIA_TYPE.fullmatch(place.media_type)
+    is_other = place.media_types and not is_content_type
     objections = [
         f"The media type of {argument} is not valid." if is_odd else "",
+        f"Only the header Content-Type can have media_types, not {argument}." if is_other else "",
         _name_objection(tool, place.place, place.name, constant=is_content_type and bool(place.media_types)),
         *(_header_value(tool, "content-type", one) for one in place.media_types),
         *(_file_objections(tool, argument, place) if place.file or is_raw else ()),

@@ -202,6 +202,12 @@ def test_texts_and_files_are_not_written_as_json_where_the_api_takes_them_plainl
     assert sent_by(tool, {"body": text}) == (chosen, text.encode())
 
 
+def test_agents_read_that_each_item_is_a_line():
+    """C1.4."""
+    tool = tool_with({"application/x-ndjson": {"schema": {"type": "array"}}})
+    assert "on a line of its own" in tool.config.input_schema["properties"]["body"]["description"]
+
+
 @pytest.mark.parametrize("others", [(JSON,), ("application/xml", JSON), ("application/vnd.acme+json", FORM)])
 def test_an_object_with_a_file_is_sent_in_parts_where_the_api_takes_them(others):
     """C1.4: JSON cannot hold bytes; without parts, it is what is left."""
