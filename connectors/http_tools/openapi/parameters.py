@@ -745,8 +745,8 @@ class Bodies:
         kinds = [name for name, types in offered.items() if patch_of(name) and can_hold(name, types)]
         kinds = sorted(kinds, key=media_type.__ne__) if media_type in kinds else [media_type]
         schemas = [as_object(content[name]).get("schema", {}) for name in kinds]
-        same = all(one == schemas[0] for one in schemas)
-        media = media | {"schema": media.get("schema", {}) if same else {"anyOf": schemas}}
+        if any(one != schemas[0] for one in schemas):
+            media = media | {"schema": {"anyOf": schemas}}
         return self._json_body(described, media, kinds, offered[media_type], f"{at}/schema")
 
     def _types_in(self, raw: Any, pointer: str, *, beside_parts: bool) -> Set[str]:
@@ -767,7 +767,8 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], kinds: list[str], types: Set[str], at: str
     ) -> Body:
         """`kinds`: its media type, or several that mean different things."""
-        schema, found = media["schema"], fields_of(self.document, media["schema"], at)
+        schema = media.get("schema", {})
+        found = fields_of(self.document, schema, at)
         if SEVERAL in described:
             found = found or self._fields_of_all(schema, at)
         raw = self.document.object_or_nothing(schema, at, [])
@@ -777,8 +778,9 @@ class Bodies:
         # Elasticsearch's document has such examples, and calls them application/json.
         lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
         if is_json_lines(kinds[0]):
-            lines, several = True, {"type": "array", "items": schema}
-            schema = schema if types == {"array"} else {"anyOf": [schema, several]}
+            lines = True
+            if types != {"array"}:
+                schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
         body = Body(constants=_constants(kinds[0]) if len(kinds) == 1 else [])
         if any(patch_of(name).endswith(MERGE_PATCH) for name in kinds):
             body.is_merge_patch, body.remark = True, "In a merge patch, null deletes what is there."

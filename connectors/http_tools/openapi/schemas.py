@@ -61,12 +61,8 @@ def spelt_out(types: Any) -> Any:
 
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which allows null if `raw` does, or else gives it as a value. An `example: null` is what
-    generators write without an example."""
-    if not isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
-        given = [raw.get(word) for word in ("enum", "examples")]
-        says = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
-    if not says:
+    """The schema, which allows null if `raw` does."""
+    if not _is_nullable(raw):
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
@@ -79,6 +75,14 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     }
     kept = {key: value for key, value in schema.items() if key not in annotations}
     return annotations | {"anyOf": [kept, {"type": "null"}]}
+
+
+def _is_nullable(raw: dict[str, Any]) -> bool:
+    """Also if it gives null as a value. An `example: null` is what generators write without an example."""
+    if isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
+        return says
+    given = [raw.get(word) for word in ("enum", "examples")]
+    return raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
 
 
 def accept_nulls(schema: Any) -> Any:
