@@ -23,6 +23,9 @@ KEPT_IN_RESPONSES = frozenset(
 SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
+CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
+NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
+"""In a description, such as "Omit to leave unchanged, send null to clear"."""
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
@@ -82,7 +85,8 @@ def _is_nullable(raw: dict[str, Any]) -> bool:
     if isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
         return says
     given = [raw.get(word) for word in ("enum", "examples")]
-    return raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
+    is_value = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
+    return is_value or bool(NULL_CLEARS.search(str(raw.get("description", ""))))
 
 
 def accept_nulls(schema: Any) -> Any:
