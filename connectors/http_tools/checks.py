@@ -268,8 +268,11 @@ def _default_objection(value: Any, place: ArgumentPlace) -> str:
 def _name_objection(operation: HttpOperation, place: ArgumentPlace | Constant) -> str:
     name = place.name
     # An argument can choose among the media types of the body.
-    is_fixed = isinstance(place, Constant) or (place.media_types and name.lower() == "content-type")
-    if place.place == "header" and (why := objection_to_name(name, constant=bool(is_fixed))):
+    chooses = not isinstance(place, Constant) and bool(place.media_types)
+    if chooses and (place.place, name.lower()) != ("header", "content-type"):
+        return f"Only the header Content-Type can have media_types, not {name}."
+    is_constant = chooses or isinstance(place, Constant)
+    if place.place == "header" and (why := objection_to_name(name, constant=is_constant)):
         return f"{name} {why}."
     if place.place == "cookie" and not TOKEN.fullmatch(name):
         return f"{name} is not a valid name of a cookie."

@@ -1,7 +1,7 @@
 """The media types of bodies that can be sent."""
 
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -12,10 +12,9 @@ JSON_LINES = re.compile(r".*[/.](?:x-)?(?:ndjson|json-?lines?|jsonl)(?:\+json)?"
 YAML = re.compile(r".*[/.+-]ya?ml")
 JSON_PATCH, MERGE_PATCH = "json-patch+json", "merge-patch+json"
 PATCHES = {
-    f"strategic-{MERGE_PATCH}": "a merge patch with directives such as $patch, which merges lists "
-    "by the keys of their items",
-    MERGE_PATCH: "what is left out stays, null deletes a member, a list replaces the whole list",
-    "apply-patch+yaml": "server-side apply of all fields that the field manager wants",
+    f"strategic-{MERGE_PATCH}": "merges lists by their items' keys, with directives such as $patch",
+    MERGE_PATCH: "null deletes a member, a list replaces the whole list",
+    "apply-patch+yaml": "server-side apply of all that the field manager wants",
     JSON_PATCH: 'a list of operations, such as {"op": "remove", "path": "/a"}',
 }
 """What a body means, by the end of its media type."""
@@ -65,6 +64,35 @@ def is_sent_raw(media_type: str) -> bool:
     """Also a range such as `image/*`; not a multipart type, whose boundary only its writer knows."""
     plain = plain_name(media_type)
     return bool(MEDIA_RANGE.fullmatch(plain)) and not plain.startswith("multipart/")
+
+
+def is_raw(media_type: str, types: Set[str]) -> bool:
+    """Whether values of these types are given as the text or file that is the body."""
+    if is_json(media_type):
+        return "*" in media_type and "file" in types
+    is_text = not types or not types.isdisjoint({"string", "file"})
+    is_written = (is_yaml(media_type) or is_json_lines(media_type)) and not is_text
+    return not (is_form(media_type) or is_multipart(media_type) or is_written)
+
+
+def choose_media_type(offered: Mapping[str, Set[str]]) -> str:
+    """Of those that can hold the types of their values: the one that says most precisely what is meant, else
+    JSON, else a form, else a multipart one, else the first. Empty if none can be sent."""
+    names = [name for name, types in offered.items() if can_hold(name, types)] or list(offered)
+    for fits in (
+        lambda name: offered[name] == {"string"} and name.startswith("text/") and not is_json(name),
+        lambda name: offered[name] == {"array"} and is_json_lines(name),
+        lambda name: patch_of(name) == MERGE_PATCH,
+        lambda name: plain_name(name) == "application/json",
+        lambda name: is_json(name) and patch_of(name) != JSON_PATCH,
+        is_json,
+        is_form,
+        is_multipart,
+        is_sent_raw,
+    ):
+        if chosen := next((name for name in names if fits(name)), None):
+            return chosen
+    return ""
 
 
 def plain_name(media_type: str) -> str:

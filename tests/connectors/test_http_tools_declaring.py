@@ -217,6 +217,47 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
         "/field_mappings/constants/0",
         "can only be a type of JSON or YAML",
     ),
+    "a free type of body": (
+        tool("POST", properties={"a": TEXT}, mappings={"a": {"in": "header", "name": "Content-Type"}}),
+        "/field_mappings/input/a",
+        "can be a constant but not an argument",
+    ),
+    **{
+        f"a choice of types of body: {media_type!r}": (
+            tool(
+                "POST",
+                properties={"a": TEXT},
+                mappings={
+                    "a": {"in": "header", "name": "content-type", "media_types": ["a/json", media_type]}
+                },
+            ),
+            "/field_mappings/input/a",
+            message,
+        )
+        for media_type, message in (
+            ("text/xml", "can only be a type of JSON or YAML"),
+            ("a/json\r\nHost: evil", "characters that HTTP does not allow"),
+        )
+    },
+    "a choice of another header": (
+        tool(
+            "POST",
+            properties={"a": TEXT},
+            mappings={"a": {"in": "header", "name": "X-Type", "media_types": ["a/json"]}},
+        ),
+        "/field_mappings/input/a",
+        "Only the header Content-Type can have media_types",
+    ),
+    "a part of no media type": (
+        tool(
+            "POST",
+            properties={"a": TEXT},
+            mappings={"a": {"in": "body", "name": "/a", "media_type": "text/a\r\nX-A: 1"}},
+            body_format="multipart",
+        ),
+        "/field_mappings/input/a",
+        "The media type of a is not valid",
+    ),
     "a field of a raw body": (
         tool("POST", properties={"a": TEXT}, body_format="raw"),
         "/input_schema/properties/a",

@@ -119,6 +119,11 @@ def test_a_definition_takes_null_only_in_merge_patches():
         ({**NUMBER, "default": None}, True),
         ({**LIST, "default": None}, True),
         ({**TEXT, "examples": ["a", None]}, True),
+        ({**TEXT, "description": "Omit to leave unchanged, send null to clear."}, True),
+        ({**NUMBER, "description": "To unassign the task, pass `null` here."}, True),
+        ({**LIST, "description": "Labels. Set to NULL to remove all of them."}, True),
+        ({**TEXT, "description": "The title. It must not be null. Deleted with the item."}, False),
+        ({**TEXT, "nullable": False, "description": "Send null to clear."}, False),
         ({}, True),
         ({**TEXT, "example": None}, False),
         (TEXT, False),
@@ -200,6 +205,12 @@ def test_texts_and_files_are_not_written_as_json_where_the_api_takes_them_plainl
     """C1.4."""
     tool = tool_with({name: {"schema": schema} for name in offered}, method="post")
     assert sent_by(tool, {"body": text}) == (chosen, text.encode())
+
+
+def test_agents_read_that_each_item_is_a_line():
+    """C1.4."""
+    tool = tool_with({"application/x-ndjson": {"schema": {"type": "array"}}})
+    assert "on a line of its own" in tool.definition.input_schema["properties"]["body"]["description"]
 
 
 @pytest.mark.parametrize("others", [(JSON,), ("application/xml", JSON), ("application/vnd.acme+json", FORM)])

@@ -19,15 +19,15 @@ from connectors.formats.json_schema import (
 )
 from connectors.http_tools.media_types import (
     JSON,
-    JSON_PATCH,
     MERGE_PATCH,
     PATCHES,
     can_hold,
+    choose_media_type,
     is_form,
     is_json,
     is_json_lines,
     is_multipart,
-    is_sent_raw,
+    is_raw,
     is_yaml,
     patch_of,
     plain_name,
@@ -750,10 +750,12 @@ class Bodies:
             name: self._types_in(media, f"{at}{pointer_of([name])}", beside_parts=in_parts)
             for name, media in list(content.items())[:MAX_MEDIA_TYPES]
         }
-        media_type = _choose(offered, at)
+        if not (media_type := choose_media_type(offered)):
+            listed = ", ".join(map(quoted, [*offered][:MOST_LISTED])) + ", ..." * (len(offered) > MOST_LISTED)
+            raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
-        if _is_raw(media_type, offered[media_type]):
-            return self._raw(described, media, at, [name for name in offered if _is_raw(name, offered[name])])
+        if is_raw(media_type, offered[media_type]):
+            return self._raw(described, media, at, [name for name in offered if is_raw(name, offered[name])])
         if isinstance(names := described.get(SEVERAL), list):
             listed = ", ".join(map(quoted, names[:MOST_LISTED]))
             self.notes.append(f"The document describes several bodies, {listed}; they are sent as one.")
@@ -762,8 +764,8 @@ class Bodies:
         kinds = [name for name, types in offered.items() if patch_of(name) and can_hold(name, types)]
         kinds = sorted(kinds, key=media_type.__ne__) if media_type in kinds else [media_type]
         schemas = [as_object(content[name]).get("schema", {}) for name in kinds]
-        same = all(one == schemas[0] for one in schemas)
-        media = media | {"schema": media.get("schema", {}) if same else {"anyOf": schemas}}
+        if any(one != schemas[0] for one in schemas):
+            media = media | {"schema": {"anyOf": schemas}}
         return self._json_body(described, media, kinds, offered[media_type], f"{at}/schema")
 
     def _types_in(self, raw: Any, pointer: str, *, beside_parts: bool) -> Set[str]:
@@ -784,7 +786,8 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], kinds: list[str], types: Set[str], at: str
     ) -> Body:
         """`kinds`: its media type, or several that mean different things."""
-        schema, found = media["schema"], fields_of(self.document, media["schema"], at)
+        schema = media.get("schema", {})
+        found = fields_of(self.document, schema, at)
         if SEVERAL in described:
             found = found or self._fields_of_all(schema, at)
         raw = self.document.object_or_nothing(schema, at, [])
@@ -794,8 +797,9 @@ class Bodies:
         # Elasticsearch's document has such examples, and calls them application/json.
         lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
         if is_json_lines(kinds[0]):
-            lines, several = True, {"type": "array", "items": schema}
-            schema = schema if types == {"array"} else {"anyOf": [schema, several]}
+            lines = True
+            if types != {"array"}:
+                schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
         body = Body(constants=_constants(kinds[0]) if len(kinds) == 1 else [])
         if any(patch_of(name).endswith(MERGE_PATCH) for name in kinds):
             body.is_merge_patch, body.remark = True, "In a merge patch, null deletes what is there."
@@ -897,11 +901,12 @@ class Bodies:
     def _whole(
         self, schema: Any, pointer: str, described: dict[str, Any], *, lines: bool = False
     ) -> Argument:
+        said = plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
         return Argument(
             place=ArgumentPlace(place="body", name="", lines=lines),
             wanted=WHOLE,
             converted=self.schemas.convert(schema, pointer),
-            description=plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            description=f"{said} Each item is sent on a line of its own.".strip() if lines else said,
             required=described.get("required") is True,
         )
 
@@ -1027,44 +1032,14 @@ class Bodies:
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
 
 
-def _choose(offered: dict[str, Set[str]], pointer: str) -> str:
-    """Of the media types that can hold what their schemas describe: the one that says most precisely what is
-    meant, else JSON, else a form, else a multipart one, else the first. Raises NoTool if none can be sent."""
-    names = [name for name, types in offered.items() if can_hold(name, types)] or list(offered)
-    for fits in (
-        lambda name: offered[name] == {"string"} and name.startswith("text/") and not is_json(name),
-        lambda name: offered[name] == {"array"} and is_json_lines(name),
-        lambda name: patch_of(name) == MERGE_PATCH,
-        lambda name: plain_name(name) == "application/json",
-        lambda name: is_json(name) and patch_of(name) != JSON_PATCH,
-        is_json,
-        is_form,
-        is_multipart,
-        is_sent_raw,
-    ):
-        if chosen := next((name for name in names if fits(name)), None):
-            return chosen
-    listed = ", ".join(map(quoted, names[:MOST_LISTED])) + (", ..." if len(names) > MOST_LISTED else "")
-    raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", pointer)
-
-
-def _is_raw(media_type: str, types: Set[str]) -> bool:
-    if is_json(media_type):
-        return "*" in media_type and "file" in types
-    is_text = not types or not types.isdisjoint({"string", "file"})
-    is_written = (is_yaml(media_type) or is_json_lines(media_type)) and not is_text
-    return not (is_form(media_type) or is_multipart(media_type) or is_written)
-
-
 def _choice_of(kinds: list[str]) -> list[Argument]:
     """The argument that says what a body means, where the API takes several kinds of patches."""
-    usual = "the first that fits the body" if any(patch_of(one) == JSON_PATCH for one in kinds) else kinds[0]
-    meanings = "; ".join(f"{one}: {PATCHES[patch_of(one)]}" for one in kinds if patch_of(one))
+    meanings = "; ".join(f"{patch_of(one)}: {PATCHES[patch_of(one)]}" for one in kinds if patch_of(one))
     choice = Argument(
         place=ArgumentPlace(place="header", name="Content-Type", media_types=kinds),
         wanted="content_type",
         converted=Converted({"type": "string", "enum": kinds}, frozenset(), 1),
-        description=f"The kind of patch, by default {usual}. {meanings}",
+        description=f"The kind of patch, by default the first that fits the body. {meanings}",
     )
     return [choice] if len(kinds) > 1 else []
 

@@ -23,6 +23,9 @@ KEPT_IN_RESPONSES = frozenset(
 SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
+CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
+NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
+"""In a description, such as "Omit to leave unchanged, send null to clear"."""
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
@@ -61,12 +64,8 @@ def spelt_out(types: Any) -> Any:
 
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which allows null if `raw` does, or else gives it as a value. An `example: null` is what
-    generators write without an example."""
-    if not isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
-        given = [raw.get(word) for word in ("enum", "examples")]
-        says = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
-    if not says:
+    """The schema, which allows null if `raw` does."""
+    if not _is_nullable(raw):
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
@@ -79,6 +78,15 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     }
     kept = {key: value for key, value in schema.items() if key not in annotations}
     return annotations | {"anyOf": [kept, {"type": "null"}]}
+
+
+def _is_nullable(raw: dict[str, Any]) -> bool:
+    """Also if it gives null as a value. An `example: null` is what generators write without an example."""
+    if isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
+        return says
+    given = [raw.get(word) for word in ("enum", "examples")]
+    is_value = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
+    return is_value or bool(NULL_CLEARS.search(str(raw.get("description", ""))))
 
 
 def accept_nulls(schema: Any) -> Any:
