@@ -64,15 +64,6 @@ class ImportForm(forms.Form):
         except EntriesLost:
             self._lost = True
 
-    @classmethod
-    def data_of(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        """The submitted data without the file and the secrets."""
-        return {
-            name: "\n".join(value) if isinstance(value, list) else value
-            for name, value in asked.items()
-            if name != "secrets"
-        }
-
     @property
     def asked(self) -> dict[str, Any]:
         """The fields other than the file, as JSON values."""
@@ -143,7 +134,8 @@ class ImportPage:
         return self.finish(outcome)
 
     def form_of(self, asked: dict[str, Any]) -> ImportForm:
-        form = self.form(self.form_class.data_of(asked))
+        lines = {name: "\n".join(value) for name, value in asked.items() if isinstance(value, list)}
+        form = self.form({name: value for name, value in (asked | lines).items() if name != "secrets"})
         form.kept = asked.get("secrets", {})
         return form
 
@@ -414,11 +406,7 @@ class OpenApiImportPage(SourceImportPage):
 
     def plan_context(self, plan: openapi.OpenApiImport) -> dict[str, Any]:
         refused = (
-            [
-                len(operations),
-                reason,
-                listed([f"{one.method} {one.path}" for one in operations], SHOWN),
-            ]
+            [len(operations), reason, listed([f"{one.method} {one.path}" for one in operations], SHOWN)]
             for reason, operations in openapi.group_refusals(plan.refused)
         )
         by_tag = openapi.tools_by_tag(plan)

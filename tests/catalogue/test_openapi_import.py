@@ -13,7 +13,7 @@ from catalogue.sources import configure_source
 from tests.connectors.openapi import BASE, body_of, document
 from tests.factories import make_filter, make_source
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("catalogue.imports.openapi")]
 
 SECRET = "hunter2-hunter2"
 KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
