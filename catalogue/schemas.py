@@ -391,11 +391,15 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     # Without `properties` the library does not name members that `additionalProperties: false` forbids.
     loaded = json.loads(schema, object_hook=_with_properties if '"additionalProperties"' in schema else None)
     try:
-        return jsonschema_rs.validator_for(loaded, pattern_options=NATIVE, offline=True)
+        return jsonschema_rs.validator_for(
+            loaded, pattern_options=NATIVE, offline=True, validate_formats=False
+        )
     except jsonschema_rs.ValidationError:
         if not use_bounded_search(loaded):
             raise
-    return jsonschema_rs.validator_for(loaded, pattern_options=NATIVE, keywords=BOUNDED, offline=True)
+    return jsonschema_rs.validator_for(
+        loaded, pattern_options=NATIVE, keywords=BOUNDED, offline=True, validate_formats=False
+    )
 
 
 def _with_properties(part: dict[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def test_what_lies_outside_of_the_document_is_never_fetched():
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("#anchor", "by an anchor"),
+        ("#anchor", "by an $anchor"),
         ("#/paths/~1orders/get/parameters/0", "chain of references is too long"),
         (5, "must be a string"),
     ],

@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from connectors.formats.json import UnreadableJSON, as_object, parse_json
-from connectors.formats.json_schema import JSON_TYPES, child_of, pointer_of, steps_of
+from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.swagger import openapi_of
 from connectors.network.policy import normalise_base_url
@@ -31,6 +33,8 @@ TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
+DATA = frozenset({"example", "examples", "default", "enum", "const"})
+MAX_SUBTYPES = 200
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 MOST_LISTED = 3
@@ -187,6 +191,7 @@ class Document:
         self.value = value
         self.minor = minor  # 1 for OpenAPI 3.1
         self._followed: dict[str, tuple[Any, str]] = {}  # By reference
+        self._subtypes: dict[str, dict[str, None]] = {}  # By the base's pointer
 
     @classmethod
     def read(cls, content: bytes) -> Self:
@@ -251,23 +256,106 @@ class Document:
             raise NoTool("A $ref must be a string.", where)
         if (known := self._followed.get(reference)) is not None:
             return known
-        if not reference.startswith("#"):
-            raise NoTool(
-                f"It refers to {quoted(reference)} outside the document, which is not fetched; bundle the "
-                "document into one file first.",
-                where,
-            )
+        uri, _, fragment = reference.partition("#")
+        fragment = unquote(fragment)
+        is_pointer = fragment.startswith("/") or not fragment
+        base = "" if fragment.startswith("/") and not uri else self._base_at(pointer)
         try:
-            steps = steps_of(unquote(reference[1:]))
-        except ValueError:
-            raise NoTool(
-                f"It refers to {quoted(reference)} by an anchor; only JSON Pointers are supported.", where
-            ) from None
+            uri = urljoin(base, uri)
+            named = ("" if not uri else self._named[uri]) if is_pointer else self._named[f"{uri}#{fragment}"]
+            steps = steps_of(f"{named}{fragment}" if is_pointer else named)
+        except (LookupError, ValueError):
+            fault = "outside the document, which is not fetched; bundle the document into one file first."
+            if reference.startswith("#"):
+                fault = "by an $anchor, which no schema of the document has."
+            raise NoTool(f"It refers to {quoted(reference)} {fault}", where) from None
         try:
-            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
+            found = self._value_at(steps), pointer_of(steps)
         except LookupError:
+            if not uri and (base := self._base_at(pointer)):
+                # Within a schema with an `$id`, pointers begin at that schema.
+                return self.follow(f"{base}{reference}", pointer)
             reason = f"It refers to {quoted(reference)}, which does not exist."
             raise MissingTarget(reason, where, target=pointer_of(steps)) from None
+        if reference.startswith("#/"):
+            self._followed[reference] = found
+        return found
+
+    @cached_property
+    def _named(self) -> dict[str, str]:
+        """Pointers by `$id`, and by `$id` and `#` with an anchor. Ids are relative to those around them."""
+        found: dict[str, str] = {}
+        waiting: list[tuple[Any, str, str]] = [(self.value, "", "")]
+        while waiting:
+            value, pointer, base = waiting.pop()
+            members = value if isinstance(value, dict) else dict(enumerate(value))
+            if isinstance(own := members.get("$id", members.get("$self")), str):
+                with suppress(ValueError):
+                    base = urljoin(base, own.rstrip("#"))
+                    found.setdefault(base, pointer)
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(name := members.get(key), str):
+                    found.setdefault(f"{base}#{name}", pointer)
+            waiting += [
+                (one, f"{pointer}{pointer_of([key])}", base)
+                for key, one in members.items()
+                if isinstance(one, dict | list) and key not in DATA
+            ]
+        return found
+
+    @cached_property
+    def _bases(self) -> dict[str, str]:
+        return {pointer: uri for uri, pointer in self._named.items() if "#" not in uri}
+
+    def _base_at(self, pointer: str) -> str:
+        """The `$id` of the schema around the place."""
+        if self.minor == 0:
+            return ""
+        while pointer not in self._bases and pointer:
+            pointer = pointer.rpartition("/")[0]
+        return self._bases.get(pointer, "")
+
+    def subtypes_of(self, base: str) -> dict[str, None]:
+        """Pointers of the definitions that extend the schema at `base` by `allOf`, also indirectly, and of
+        those that its discriminator names. None without a discriminator, of its own or inherited."""
+        if base not in self._subtypes:
+            found: dict[str, None] = {}
+            with suppress(LookupError, ValueError, NoTool):
+                raw = as_object(self._value_at(steps_of(base)))
+                for name in as_object(as_object(raw.get("discriminator")).get("mapping")).values():
+                    target = str(name) if "/" in str(name) else f"#/components/schemas/{name}"
+                    found[self.follow(target, base)[1]] = None
+                extended = [raw]
+                for each in extended:
+                    if "discriminator" not in each and len(extended) < LONGEST_CHAIN:
+                        extended += [self.object_at(*part)[0] for part in parts_of(each, "allOf", base)]
+                waiting = [base, *found] if any("discriminator" in each for each in extended) else []
+                for one in waiting:
+                    new = [each for each in self.extensions.get(one, ()) if each not in found]
+                    waiting += (new := new[: max(0, MAX_SUBTYPES - len(found))])
+                    found |= dict.fromkeys(new)
+            self._subtypes[base] = {one: None for one in found if one != base}
+        return self._subtypes[base]
+
+    def is_own_base(self, base: str, pointer: str) -> bool:
+        """Whether the reference at the pointer is that of a subtype: it means the base alone."""
+        return pointer.rpartition("/allOf/")[0] in self.subtypes_of(base)
+
+    @cached_property
+    def extensions(self) -> dict[str, list[str]]:
+        """Pointers of the definitions whose `allOf` refers to a schema, by its pointer."""
+        found: dict[str, list[str]] = {}
+        components = as_object(self.value.get("components")).get("schemas")
+        for place, raws in (
+            ("/components/schemas", components),
+            ("/definitions", self.value.get("definitions")),
+        ):
+            for name, raw in as_object(raws).items():
+                at = f"{place}{pointer_of([name])}"
+                for part, where in parts_of(as_object(raw), "allOf", at):
+                    with suppress(NoTool):
+                        target = self.follow(as_object(part).get("$ref"), where)[1]
+                        found.setdefault(target, []).append(at)
         return found
 
     def _value_at(self, steps: Iterable[str]) -> Any:

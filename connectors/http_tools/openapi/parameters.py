@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
+from urllib.parse import quote
 
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import (
@@ -48,8 +49,11 @@ from connectors.http_tools.openapi.schemas import (
     Converted,
     Schemas,
     accept_nulls,
+    is_exclusive,
     is_left_out,
+    only_requires,
     or_null,
+    required_by,
     spelt_out,
 )
 from connectors.http_tools.openapi.swagger import SEVERAL
@@ -75,6 +79,7 @@ MAX_PARAMETERS = 500
 LONGEST_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
 DEEPEST = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
+MAX_NOTES = 50  # On the schemas of one tool
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
@@ -132,7 +137,7 @@ def collect_arguments(
     """Those of the body, too. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
-    required, needs, parts = [], set[str](), 1
+    required, needs, parts, found = [], set[str](), 1, list[str]()
     # A name that the API has is kept for its owner.
     taken = {argument.wanted for argument in (*arguments, *body.arguments)}
     for argument in (*arguments, *body.arguments):
@@ -148,10 +153,12 @@ def collect_arguments(
         required += [name] if argument.required else []
         needs |= argument.converted.needs
         parts += argument.converted.parts
+        found += argument.converted.notes
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
     schema |= _demanding(body.demands, places) | ({"description": body.remark} if body.remark else {})
-    definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=notes)
+    definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=found)
+    notes += [*dict.fromkeys(found)][:MAX_NOTES]
     if body.is_merge_patch:
         definitions = {name: accept_nulls(one) for name, one in definitions.items()}
     return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
@@ -196,7 +203,7 @@ def with_an_item(converted: Converted) -> Converted:
     fewest = schema.get("minItems")
     if isinstance(fewest, int) and fewest > 0:
         return converted
-    return Converted(schema | {"minItems": 1}, converted.needs, converted.parts)
+    return replace(converted, schema=schema | {"minItems": 1})
 
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
@@ -515,6 +522,7 @@ def convert_field(schemas: Schemas, one: Field, *, as_text: bool, needed: bool) 
         {"allOf": [part.schema for part in parts]},
         frozenset().union(*(part.needs for part in parts)),
         1 + sum(part.parts for part in parts),
+        tuple(note for part in parts for note in part.notes),
     )
 
 
@@ -528,7 +536,7 @@ def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -
     if len(seen) > MAX_ALTERNATIVES:
         raise too_many
     for word in COMPOSITIONS:
-        if word in CHOICES and _only_requires(schema.get(word)):
+        if word in CHOICES and only_requires(schema.get(word)):
             plain |= {word: schema[word]} if word in schema else {}
             continue
         choices = [_alternatives(document, *part, seen) for part in parts_of(schema, word, pointer)]
@@ -579,9 +587,11 @@ class _Gathered:
     at_least: int = 0  # How many fields are required, no matter which
     parts: int = 0
     with_read_only: bool = False
+    is_subtype: bool = False
 
     def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
         """Whether the fields express the whole schema."""
+        reference = pointer
         try:
             schema, pointer = self.document.object_at(raw, pointer)
         except MissingTarget:
@@ -589,22 +599,45 @@ class _Gathered:
         self.parts += 1
         if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
-        self.required |= _required_by(schema)
+        self.required |= required_by(schema)
         self._take_demands(schema)
         self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
-        return len(self.fields) <= MAX_FIELDS and all(
-            self.take(part, f"{pointer}/allOf/{position}", depth + 1)
-            for position, part in enumerate(schema.get("allOf", ()))
-        )
+        if len(self.fields) > MAX_FIELDS or not all(
+            self.take(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
+        ):
+            return False
+        is_alone = self.is_subtype or self.document.is_own_base(pointer, reference)
+        return is_alone or self._take_subtypes(self.document.subtypes_of(pointer))
+
+    def _take_subtypes(self, subtypes: Iterable[str]) -> bool:
+        """Adds their fields, which are optional and say whose they are."""
+        others: dict[str, list[tuple[str, Any, str]]] = {}
+        for one in subtypes:
+            kind = replace(_Gathered(self.document), parts=self.parts, is_subtype=True)
+            if not kind.take(*self.document.follow(f"#{quote(one)}", one)):
+                return False
+            self.parts = kind.parts
+            for each in kind.fields.values():
+                if each.name not in self.fields:
+                    others.setdefault(each.name, []).extend((one, *located) for located in each.schemas)
+        for name, found in others.items():
+            raws = [*{repr(raw): raw for _, raw, _ in found}.values()]
+            raw = raws[0] if len(raws) == 1 and isinstance(raws[0], dict) else {"anyOf": raws}
+            kinds = ", ".join(dict.fromkeys(steps_of(one)[-1] for one, _, _ in found))[:LONGEST_NAME]
+            said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+            described = raw | {"description": f"Of {kinds}. {said}".strip()}
+            self.fields[name] = Field(name, schemas=[(described, found[0][2])])
+        return True
 
     def _take_demands(self, schema: dict[str, Any]) -> None:
         fewest = schema.get("minProperties", 0)
         if isinstance(fewest, int) and not isinstance(fewest, bool):
             self.at_least = max(self.at_least, fewest)
         for word in CHOICES:
-            groups = [_required_by(one) for one in schema.get(word) or ()]
+            groups = [required_by(one) for one in schema.get(word) or ()]
             if groups:
-                self.demands.append(Demand(of=tuple(groups), only_one=word == "oneOf"))
+                only_one = word == "oneOf" and is_exclusive(schema[word])
+                self.demands.append(Demand(of=tuple(groups), only_one=only_one))
 
     def needed(self) -> Iterator[Demand]:
         """Demands that required fields do not meet, without impossible alternatives."""
@@ -639,23 +672,7 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     # A base schema of several kinds of objects, each with further fields.
     if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
         return False
-    return all(_only_requires(schema.get(word)) for word in CHOICES)
-
-
-def _required_by(schema: dict[str, Any]) -> frozenset[str]:
-    names = schema.get("required")
-    return (
-        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
-    )
-
-
-def _only_requires(choices: Any) -> bool:
-    return choices is None or (
-        isinstance(choices, list)
-        and all(
-            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
-        )
-    )
+    return all(only_requires(schema.get(word)) for word in CHOICES)
 
 
 def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:

@@ -1,20 +1,24 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import Any, Literal
 from urllib.parse import quote
 
-from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
-from connectors.formats.json_schema import JSON_TYPES, pointer_of
+import jsonschema_rs
+
+from connectors.formats.json import UnreadableJSON, as_object, is_number, parse_json, write_json
+from connectors.formats.json_schema import JSON_TYPES, LINEAR, parts_of, pointer_of
 from connectors.http_tools.openapi.document import (
     Document,
     MissingTarget,
     NoTool,
     checked_object,
     note_on_missing,
+    quoted,
 )
 
 KEPT_IN_RESPONSES = frozenset(
@@ -22,17 +26,24 @@ KEPT_IN_RESPONSES = frozenset(
 )
 SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
+COMPOSITIONS = ("allOf", *CHOICES)
+CLOSINGS = ("additionalProperties", "unevaluatedProperties")
+OPEN = "~open"  # After a pointer, of which it is no part: the definition as a part of others
+MAX_PARTS_WITH_SUBTYPES = 1_000
+MAX_EXCLUSIVE = 50  # Alternatives that are compared with each other
 INNER = ("items", "additionalProperties")
 CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
+ANNOTATIONS = frozenset({"title", "description", "examples"})
+NULL_ALONE = ("null", ["null"])
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
 MAX_LOOKED_AT = 50  # Subschemas inspected for one property
 ONE = frozenset(
-    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
+    {"items", "additionalProperties", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
 )
 SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
@@ -47,7 +58,21 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
 EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
-MENDED = frozenset({"required", "exclusiveMinimum", "exclusiveMaximum", "pattern", "examples", "example"})
+RANGES = (
+    *(("minimum", "maximum"), ("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum")),
+    *(("exclusiveMinimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems")),
+    *(("minProperties", "maxProperties"), ("minContains", "maxContains")),
+)
+MENDED = (BOUNDS - {"format"}) | {"required", "examples", "example", "oneOf", "enum", "const"}
+INT = r"(?:int(?:eger)?\d*|number)"
+INT_OR_STRING = re.compile(rf"{INT}orstr(?:ing)?|str(?:ing)?or{INT}|quantity")
+INT_OR_STRING_FLAGS = ("x-kubernetes-int-or-string", "x-int-or-string")
+LITERAL = re.compile(
+    r"""([/#~@%!`'";,])((?:\\.|\[(?:\\.|[^]\\])*\]|(?!\1)[^\\\[])*)\1[a-zA-Z]{0,8}""", re.DOTALL
+)
+"""A pattern between the delimiters of JavaScript or PHP, with its flags."""
+IN_LITERALS = re.compile(r"^\^|\$$|[\\\[(*+?.{|]")
+TEXTS = {True: ("true", "yes", "on"), False: ("false", "no", "off")}  # YAML 1.1 makes booleans of these
 NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|P[<=>]|[>#])|\\[AZzG])")
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
@@ -67,17 +92,36 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     """The schema, which allows null if `raw` does."""
     if not _is_nullable(raw):
         return schema
-    if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
+    if "type" in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "const", "$ref"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
             schema = schema | {"enum": [*values, None]}
-        return schema | {"type": [schema["type"], "null"]}
-    if "type" not in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "enum", "const", "not"}:
+        return schema | {"type": _unique([*_types_in(schema), "null"])}
+    if not schema.keys() & {"type", "allOf", "anyOf", "oneOf", "enum", "const", "not", "$ref"}:
         return schema
+    return _or(schema, {"type": "null"})
+
+
+def _or(schema: Schema, other: Schema) -> Schema:
+    """Both as alternatives, with the annotations of the first."""
     annotations = {
         key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema
     }
     kept = {key: value for key, value in schema.items() if key not in annotations}
-    return annotations | {"anyOf": [kept, {"type": "null"}]}
+    return annotations | {"anyOf": [kept, other]}
+
+
+def _types_in(schema: Schema) -> list[Any]:
+    named = schema.get("type", [])
+    return named if isinstance(named, list) else [named]
+
+
+def _unique(values: list[Any]) -> list[Any]:
+    """Each once, as JSON Schema compares them: 1 is 1.0, and not true."""
+    found: dict[str, Any] = {}
+    for value in values:
+        is_whole = isinstance(value, float) and value.is_integer()
+        found.setdefault(write_json(int(value) if is_whole else value), value)
+    return [*found.values()]
 
 
 def _is_nullable(raw: dict[str, Any]) -> bool:
@@ -108,9 +152,7 @@ def or_null(schema: Any) -> Any:
         return schema
     if isinstance(types := schema.get("type"), list) and "null" in types:
         return schema
-    return (
-        {"anyOf": [schema, {"type": "null"}]} if "$ref" in schema else accept_null(schema, {"nullable": True})
-    )
+    return accept_null(schema, {"nullable": True})
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -120,12 +162,10 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra
-    if "anyOf" not in loose and isinstance(choices := schema.get("oneOf"), list):
-        loose["anyOf"] = choices
     if isinstance(values := schema.get("enum"), list):
         loose["examples"] = [value for value in values if value is not None][:SHOWN_VALUES]
-    if isinstance(named := schema.get("type"), str) and named != "null":
-        loose["type"] = [named, "null"]
+    if "type" in schema and schema["type"] != "null":
+        loose["type"] = _unique([*_types_in(schema), "null"])
     return loose
 
 
@@ -137,40 +177,19 @@ def strip_null(schema: Any) -> Any:
     stripped |= {key: strip_null(stripped[key]) for key in INNER if key in stripped}
     if isinstance(fields := stripped.get("properties"), dict):
         stripped["properties"] = {name: strip_null(field) for name, field in fields.items()}
-    if isinstance(parts := stripped.get("allOf"), list):
-        stripped["allOf"] = [strip_null(part) for part in parts]
-    for word in CHOICES:
-        stripped = _without_choice(stripped, word)
-    return _without_type(stripped)
-
-
-def _without_type(schema: dict[str, Any]) -> dict[str, Any]:
-    stripped = dict(schema)
-    if isinstance(types := schema.get("type"), list) and (left := [one for one in types if one != "null"]):
+    for word in stripped.keys() & COMPOSITIONS:
+        parts = [strip_null(one) for one in stripped[word] if as_object(one).get("type") not in NULL_ALONE]
+        stripped[word] = parts or stripped[word]
+    if isinstance(types := stripped.get("type"), list) and types not in NULL_ALONE:
+        left = [one for one in types if one != "null"]
         stripped["type"] = left[0] if len(left) == 1 else left
-    if isinstance(values := schema.get("enum"), list) and (
-        some := [one for one in values if one is not None]
-    ):
-        stripped["enum"] = some
-    return stripped
-
-
-def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
-    choices = schema.get(word)
-    if not isinstance(choices, list):
-        return schema
-    left = [
-        strip_null(choice)
-        for choice in choices
-        if not (isinstance(choice, dict) and choice.get("type") in ("null", ["null"]))
-    ]
-    if not left:
-        return schema
-    beside = {key: value for key, value in schema.items() if key != word}
+    if isinstance(values := stripped.get("enum"), list) and values != [None]:
+        stripped["enum"] = [one for one in values if one is not None]
     # Models read a plain schema better than a single choice.
-    if len(left) == 1 and isinstance(left[0], dict) and beside.keys() <= {"title", "description", "examples"}:
-        return left[0] | beside
-    return beside | {word: left}
+    beside, choices = {key: stripped[key] for key in stripped if key != "anyOf"}, stripped.get("anyOf", [])
+    if len(choices) == 1 and isinstance(choices[0], dict) and beside.keys() <= ANNOTATIONS:
+        return choices[0] | beside
+    return stripped
 
 
 def size_of(schema: Any) -> int:
@@ -188,10 +207,20 @@ class Conversion:
     anchors: dict[str, str] = field(default_factory=dict)
     """Pointers of possible targets of dynamic references, by anchor; in 2019-09 without a name."""
     parts: int = 0
+    notes: list[str] = field(default_factory=list)
+    loosened: int = 0  # Places where more values are accepted than the document says
+    in_condition: bool = False
+
+    def tell(self, note: str, pointer: str) -> None:
+        self.loosened += 1
+        self.notes.append(note.format(quoted(f"#{pointer}")))
 
 
-def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) -> Any:
-    """Raises NoTool for a schema that is too large or cannot be converted."""
+def convert_schema(
+    raw: Any, pointer: str, reading: Conversion, depth: int = 0, *, is_part: bool = False
+) -> Any:
+    """Raises NoTool for a schema that is too large or cannot be converted. A part of another schema with
+    further fields is open."""
     reading.parts += 1
     if reading.parts > MAX_PARTS or depth > MAX_DEPTH:
         raise NoTool(f"Its schema has more than {MAX_PARTS:,} parts or {MAX_DEPTH} levels.", pointer)
@@ -203,68 +232,154 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
         reading.anchors.setdefault("", pointer)
     if isinstance(name := raw.get("$dynamicAnchor"), str):
         reading.anchors.setdefault(name, pointer)
+    # Beside fields, a reference is a part like those of `allOf`.
+    has_fields = reading.document.minor > 0 and not {"properties", "additionalProperties"}.isdisjoint(raw)
+    if has_fields and "$ref" in raw and "allOf" not in raw:
+        beside = {key: value for key, value in raw.items() if key != "$ref"}
+        return _keywords(
+            beside | {"allOf": [{"$ref": raw["$ref"]}]}, pointer, reading, depth, is_part=is_part
+        )
+    if target := _target_of(raw, pointer, reading, is_part=is_part):
+        return _reference(raw, target, pointer, reading, depth)
+    return _keywords(raw, pointer, reading, depth, is_part=is_part)
+
+
+def _target_of(raw: dict[str, Any], pointer: str, reading: Conversion, *, is_part: bool) -> str:
+    """Empty without a reference, and for a dynamic one out of its definition: each use has another target."""
     if "$ref" in raw:
-        return _reference(raw, _target_of(raw, pointer, reading), pointer, reading, depth)
-    if DYNAMIC & raw.keys():
-        return _reference(raw, _dynamic_target(raw, pointer, reading), pointer, reading, depth)
-    return _keywords(raw, pointer, reading, depth)
-
-
-def _target_of(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
-    try:
-        return reading.document.follow(raw["$ref"], pointer)[1]
-    except MissingTarget as missing:
-        return missing.target  # Its definition accepts any value.
-
-
-def _dynamic_target(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
-    """Only within the same definition; a reference to any other has no fixed target."""
+        try:
+            target = reading.document.follow(raw["$ref"], pointer)[1]
+        except MissingTarget as missing:
+            return missing.target  # Its definition accepts any value.
+        is_own_base = reading.document.is_own_base(target, pointer)
+        return f"{target}{OPEN}" if is_part or is_own_base else target
+    if DYNAMIC.isdisjoint(raw):
+        return ""
     named = raw.get("$dynamicRef", raw.get("$recursiveRef"))
-    target = reading.anchors.get(named.removeprefix("#")) if isinstance(named, str) else None
-    if target is None:
-        raise NoTool("Its schema has a dynamic reference that points outside its definition.", pointer)
-    return target
+    known = reading.anchors.get(named.removeprefix("#")) if isinstance(named, str) else None
+    if known is None:
+        reading.tell("{} is a dynamic reference out of its definition; any value is accepted.", pointer)
+    return known or ""
 
 
 def _reference(raw: dict[str, Any], target: str, pointer: str, reading: Conversion, depth: int) -> Any:
     reading.needs.add(target)
-    reference = {"$ref": f"#/$defs/{reading.name_of(target)}"}
+    reading.loosened += 1  # Perhaps in its definition
+    reference: Schema = {"$ref": f"#/$defs/{reading.name_of(target)}"}
     if reading.document.minor == 0:
-        # 3.0 ignores everything beside a reference; a description is common and harmless.
+        # 3.0 ignores everything else beside a reference; a description is common and harmless.
         said = raw.get("description")
-        return reference | ({"description": said} if isinstance(said, str) else {})
-    beside = {key: value for key, value in raw.items() if key not in REFERENCES}
-    return _keywords(beside, pointer, reading, depth) | reference
+        reference |= {"description": said} if isinstance(said, str) else {}
+    else:
+        beside = {key: value for key, value in raw.items() if key not in REFERENCES}
+        reference = _keywords(beside, pointer, reading, depth) | reference
+    return accept_null(reference, raw)
 
 
-def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int) -> dict[str, Any]:
+def _keywords(
+    raw: dict[str, Any], pointer: str, reading: Conversion, depth: int, *, is_part: bool = False
+) -> dict[str, Any]:
     schema: dict[str, Any] = {}
+    has_closed_part = not is_part and _has_a_closed_part(raw, pointer, reading)
+    is_open = is_part or has_closed_part
     for key, value in raw.items():
+        at = f"{pointer}/{key}"
         if key in KEPT:
             schema[key] = spelt_out(value) if key == "type" else value
         elif key in NAMED:
-            schema[key] = _named(value, f"{pointer}/{key}", reading, depth, leave_out=key == "properties")
+            schema[key] = _named(value, at, reading, depth, leave_out=key == "properties")
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
             # Before 2020-12, `items` also held lists.
-            several = _several(value, f"{pointer}/{key}", reading, depth)
+            several = _several(value, at, reading, depth, are_parts=is_open and key in COMPOSITIONS)
             schema["prefixItems" if key == "items" else key] = several
-        elif key in ONE:
-            schema[key] = convert_schema(value, f"{pointer}/{key}", reading, depth + 1)
+        elif key in ONE and not (is_open and key in CLOSINGS and value is False):
+            schema[key] = convert_schema(value, at, reading, depth + 1)
+    if has_closed_part:
+        is_closed = _is_closed(reading.document, raw, pointer, ("allOf",))
+        schema |= {"unevaluatedProperties": False} if is_closed else {}
+        reading.tell("A closed part of {} has further fields beside it; both are accepted.", pointer)
+    _take_conditions(schema, raw, pointer, reading, depth)
+    schema = _with_items(_with_known_type(schema, raw, reading))
     if not MENDED.isdisjoint(raw):
         _mend(schema, raw, pointer, reading)
-    if "discriminator" in raw and "oneOf" in schema and "anyOf" not in schema:
-        schema["anyOf"] = schema.pop("oneOf")
-        _tell_apart(schema["anyOf"], raw, pointer, reading)
-    schema = _with_fitting_default(accept_null(_with_items(_with_known_type(schema)), raw))
+        schema = _with_possible_values(schema, raw, pointer, reading)
+    schema = _with_fitting_default(accept_null(schema, raw))
     return schema if reading.direction == "request" else response_schema(schema)
 
 
-def _with_known_type(schema: dict[str, Any]) -> dict[str, Any]:
+def _take_conditions(
+    schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
+) -> None:
+    """What accepts more values in a `not` or `if` refuses more outside of it, so that is left out."""
+    for key in ("not", "if"):
+        if key not in raw:
+            continue
+        before, outer, needs = reading.loosened, reading.in_condition, set(reading.needs)
+        reading.in_condition = True
+        schema[key] = convert_schema(raw[key], f"{pointer}/{key}", reading, depth + 1)
+        reading.in_condition = outer
+        if reading.loosened > before:
+            reading.needs = needs
+            reading.tell("{} is left to the API.", f"{pointer}/{key}")
+            del schema[key]
+            # What is not evaluated is known only with `if`.
+            for word in ("then", "else", "unevaluatedProperties", "unevaluatedItems") if key == "if" else ():
+                schema.pop(word, None)
+
+
+def _has_a_closed_part(raw: dict[str, Any], pointer: str, reading: Conversion) -> bool:
+    """Whether several parts describe the fields of one object, and one of them refuses all others."""
+    if reading.direction == "response" or raw.keys().isdisjoint(COMPOSITIONS):
+        return False
+    parts = [*parts_of(raw, "allOf", pointer)]
+    parts += [({word: raw[word]}, pointer) for word in CHOICES if word in raw]
+    parts.append(({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw}, pointer))
+    describing, closed = 0, 0
+    for part, at in parts if len(parts) > 2 or parts[-1][0] else ():
+        is_closed = _is_closed(reading.document, part, at, COMPOSITIONS)
+        inner = _for_the_same_value(reading.document, part, at, COMPOSITIONS)
+        describing += is_closed or any("properties" in one for one in inner)
+        closed += is_closed
+    return closed > 0 and describing > 1
+
+
+def _is_closed(document: Document, raw: Any, pointer: str, words: Iterable[str]) -> bool:
+    inner = _for_the_same_value(document, raw, pointer, words)
+    return any(one.get(word) is False for one in inner for word in CLOSINGS)
+
+
+def _for_the_same_value(
+    document: Document, raw: Any, pointer: str, words: Iterable[str]
+) -> Iterator[dict[str, Any]]:
+    """The schema with those that it refers to or consists of, up to a limit."""
+    waiting, seen = [(raw, pointer)], 0
+    while waiting and seen < MAX_LOOKED_AT:
+        (one, at), seen = waiting.pop(), seen + 1
+        if not isinstance(one, dict):
+            continue
+        yield one
+        for word in words:
+            waiting += parts_of(one, word, at)
+        if "$ref" in one:
+            # A broken reference is reported where the schema itself is converted.
+            with suppress(NoTool):
+                waiting.append(document.follow(one["$ref"], at))
+
+
+def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -> Schema:
     """Without a `type` such as `date-time` or `int`: documents often have a format or a word of a programming
     language there. The API decides which values it accepts."""
-    types = schema.get("type")
-    if types is None or all(one in TYPES for one in (types if isinstance(types, list) else [types])):
+    types = _types_in(schema)
+    form = re.sub(r"[^a-z0-9]", "", str(raw["format"]).lower()) if "format" in raw else ""
+    reading.loosened += "format" in raw
+    if INT_OR_STRING.fullmatch(form) or any(raw.get(flag) is True for flag in INT_OR_STRING_FLAGS):
+        number = "number" if "number" in form or form == "quantity" else "integer"
+        return schema | {"type": _unique([number, "string", *types])}
+    if "type" not in schema or schema["type"] in TYPES:
         return schema
+    if all(one in TYPES for one in types):
+        return schema | {"type": _unique(types)}
+    reading.loosened += 1
     return {key: value for key, value in schema.items() if key != "type"}
 
 
@@ -287,7 +402,7 @@ def _with_fitting_default(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _fits(value: Any, types: list[Any]) -> bool:
     is_whole = isinstance(value, float) and value.is_integer()
-    return JSON_TYPES[type(value)] in types or (
+    return JSON_TYPES.get(type(value), "object") in types or (
         not isinstance(value, bool)
         and ("number" in types if isinstance(value, int) else "integer" in types and is_whole)
     )
@@ -327,11 +442,14 @@ def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: C
     return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
 
 
-def _several(raw: Any, pointer: str, reading: Conversion, depth: int) -> list[Any]:
+def _several(
+    raw: Any, pointer: str, reading: Conversion, depth: int, *, are_parts: bool = False
+) -> list[Any]:
     if not isinstance(raw, list):
         raise NoTool("A list of schemas is required here.", pointer)
     return [
-        convert_schema(one, f"{pointer}/{position}", reading, depth + 1) for position, one in enumerate(raw)
+        convert_schema(one, f"{pointer}/{position}", reading, depth + 1, is_part=are_parts)
+        for position, one in enumerate(raw)
     ]
 
 
@@ -348,32 +466,15 @@ def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -
     flag = FLAGS[direction]
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
-    waiting, seen = [schema], 0
-    while waiting and seen < MAX_LOOKED_AT:
-        raw, seen = waiting.pop(), seen + 1
-        if not isinstance(raw, dict):
-            continue
-        if raw.get(flag) is True:
-            return True
-        if isinstance(parts := raw.get("allOf"), list):
-            waiting += parts
-        if "$ref" in raw:
-            # A broken reference is reported where the schema itself is converted.
-            with suppress(NoTool):
-                waiting.append(document.follow(raw["$ref"], pointer)[0])
-    return False
+    return any(one.get(flag) is True for one in _for_the_same_value(document, schema, pointer, ("allOf",)))
 
 
-def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
+def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
     """Differences of 3.0, and common harmless mistakes."""
     _mend_required(schema, raw, pointer, reading)
-    for bound, exclusive in EXCLUSIVE:
-        if isinstance(flag := schema.get(exclusive), bool):
-            del schema[exclusive]
-            if flag and bound in schema:
-                schema[exclusive] = schema.pop(bound)
-    if isinstance(pattern := schema.get("pattern"), str) and not _is_for_all(pattern, reading):
-        del schema["pattern"]
+    _mend_bounds(schema, pointer, reading)
+    if "oneOf" in schema and not reading.in_condition:
+        _mend_choices(schema, raw, pointer, reading)
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
@@ -381,9 +482,118 @@ def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Co
         schema["examples"] = [example]
 
 
-def _is_for_all(pattern: str, reading: Conversion) -> bool:
+def _mend_bounds(schema: Schema, pointer: str, reading: Conversion) -> None:
+    for bound, exclusive in EXCLUSIVE:
+        if isinstance(flag := schema.get(exclusive), bool):
+            del schema[exclusive]
+            if flag and bound in schema:
+                schema[exclusive] = schema.pop(bound)
+    for low, high in RANGES:
+        least, most = schema.get(low), schema.get(high)
+        if is_number(least) and is_number(most) and (least, "ex" in low + high) > (most, False):
+            del schema[low], schema[high]
+            reading.tell(f"The {low} and {high} of {{}} exclude each other and are left to the API.", pointer)
+    if isinstance(pattern := schema.get("pattern"), str) and not _is_for_all(pattern, pointer, reading):
+        reading.loosened += 1
+        del schema["pattern"]
+
+
+def _is_for_all(pattern: str, pointer: str, reading: Conversion) -> bool:
     """Clients compile the patterns of a tool as JavaScript, and drop the tool if they cannot."""
+    if (found := LITERAL.fullmatch(pattern.strip())) and IN_LITERALS.search(found[2]):
+        reading.tell("The pattern of {} has delimiters around it and is left to the API.", pointer)
+        return False
     return not NO_JAVASCRIPT.search(pattern) and reading.usable_pattern(pattern)
+
+
+def _mend_choices(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
+    """Alternatives often accept the same values, and then exactly one of them accepts none."""
+    if "discriminator" in raw:
+        _tell_apart(schema["oneOf"], raw, pointer, reading)
+    if reading.direction == "response" or not is_exclusive(raw["oneOf"]):
+        choices, reading.loosened = {"anyOf": schema.pop("oneOf")}, reading.loosened + 1
+        schema |= {"allOf": [*schema.get("allOf", []), choices]} if "anyOf" in schema else choices
+
+
+def _with_possible_values(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> Schema:
+    """An `enum` or `const` of which a value can fit the rest: documents list numbers for a string, or beside
+    a list the values of its items. Both readings are accepted."""
+    word = "enum" if isinstance(schema.get("enum"), list) else "const"
+    if word not in schema:
+        return schema
+    values = _unique(schema["enum"]) if word == "enum" else [schema["const"]]
+    rest = {key: value for key, value in schema.items() if key != word}
+    if not values:
+        reading.tell("The enum of {} is empty; any value is accepted.", pointer)
+        return rest
+    if (rules := {key: rest[key] for key in rest if key in BOUNDS}) and _refuse_all(rules, values):
+        rest = {key: value for key, value in rest.items() if key not in rules}
+        reading.tell(f"{', '.join(rules)} of {{}} refuse all listed values and are left to the API.", pointer)
+    types = _types_in(rest) or [*TYPES]
+    fitting, others = list[Any](), list[Any]()
+    for one in values:
+        fits = _fits(one, types) or (one is None and raw.get("nullable", raw.get(NULLABLE)) is True)
+        (fitting if fits else others).append(one)
+    if not others:
+        return rest | {word: values if word == "enum" else values[0]}
+    if "array" in types and not any(isinstance(one, list) for one in values):
+        reading.tell("The enum of {} is that of its items.", pointer)
+        items = as_object(rest.get("items")) | {"enum": [one for one in values if one is not None]}
+        return rest | {"items": _with_possible_values(items, {}, f"{pointer}/items", reading)}
+    reading.tell("Listed values of {} are not of its type; both readings are accepted.", pointer)
+    read = [*fitting, *(other for one in others for other in _readings(one, types))]
+    if not read:
+        return _or(rest, {"enum": values})
+    named = [*_types_in(rest), *(JSON_TYPES.get(type(one), "object") for one in others)]
+    return rest | {"type": _unique(named), "enum": _unique([*read, *others])}
+
+
+def _readings(value: Any, types: list[Any]) -> list[Any]:
+    """The value in one of the types, as YAML and generators may have changed it."""
+    read: list[Any] = ["null"] if value is None else []
+    if isinstance(value, str):
+        read = [truth for truth, texts in TEXTS.items() if value.lower() in texts]
+        with suppress(UnreadableJSON):
+            read.append(parse_json(value.encode()))
+    elif isinstance(value, bool):
+        read = [*TEXTS[value], int(value)]
+    elif isinstance(value, int | float):
+        text = write_json(value)
+        read = [text, f"{text}0", text.removesuffix(".0")] if "." in text else [text]
+        read += [bool(value)] if value in (0, 1) else []
+    return [one for one in read if _fits(one, types)]
+
+
+def _refuse_all(rules: Schema, values: list[Any]) -> bool:
+    try:
+        validator = jsonschema_rs.validator_for(rules, pattern_options=LINEAR, offline=True)
+        return not any(validator.is_valid(one) for one in values)
+    except (jsonschema_rs.ValidationError, ValueError):
+        return False
+
+
+def required_by(schema: dict[str, Any]) -> frozenset[str]:
+    names = schema.get("required")
+    return (
+        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    )
+
+
+def only_requires(choices: Any) -> bool:
+    return choices is None or (
+        isinstance(choices, list)
+        and all(
+            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
+        )
+    )
+
+
+def is_exclusive(choices: Any) -> bool:
+    """Whether `oneOf` is meant by its letter: each alternative only requires fields, and none those of
+    another."""
+    if not only_requires(choices) or len(choices) > MAX_EXCLUSIVE:
+        return False
+    return not any(one <= other for one, other in permutations(map(required_by, choices), 2))
 
 
 def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
@@ -394,13 +604,21 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
         # Swagger 1 had `required: true` at the property itself.
         del schema["required"]
         return
+    required = [*dict.fromkeys(map(str, required))]
     if isinstance(properties, dict):
         left_out = {
             name
             for name in properties.keys() - schema.get("properties", {}).keys()
             if is_left_out(reading.document, properties[name], pointer, reading.direction)
         }
-        schema["required"] = [name for name in dict.fromkeys(map(str, required)) if name not in left_out]
+        required = [name for name in required if name not in left_out]
+    if schema.get("additionalProperties") is False and "patternProperties" not in schema:
+        known = schema.get("properties", {})
+        if unknown := [name for name in required if name not in known]:
+            schema["properties"] = known | {name: {} for name in unknown}
+            required = [name for name in required if name in known]
+            reading.tell("{} requires fields that it does not have; they are optional.", pointer)
+    schema["required"] = required
     if not schema["required"]:
         del schema["required"]
 
@@ -412,6 +630,8 @@ class Converted:
     schema: Any
     needs: frozenset[str]  # Pointers of its own references
     parts: int
+    notes: tuple[str, ...] = ()  # Where the document is not followed by the letter, in sentences
+    has_subtypes: bool = False
 
 
 @dataclass(slots=True)
@@ -429,11 +649,11 @@ class Schemas:
     _names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
-    def convert(self, raw: Any, pointer: str) -> Converted:
+    def convert(self, raw: Any, pointer: str, *, is_part: bool = False) -> Converted:
         """One schema, references kept. Raises NoTool."""
         reading = Conversion(self.document, self.direction, self.usable_pattern, self._name_of)
-        schema = convert_schema(raw, pointer, reading)
-        return Converted(schema, frozenset(reading.needs), reading.parts)
+        schema = convert_schema(raw, pointer, reading, is_part=is_part)
+        return Converted(schema, frozenset(reading.needs), reading.parts, tuple(reading.notes))
 
     def convert_text(self, raw: Any, pointer: str) -> Converted:
         """For values that are written as text, so null is not allowed. Raises NoTool."""
@@ -444,28 +664,43 @@ class Schemas:
             if (plain := strip_null(target.schema)) == target.schema:
                 return converted
             beside = {key: value for key, value in converted.schema.items() if key != "$ref"}
-            return Converted(plain | beside, target.needs, target.parts)
-        return Converted(strip_null(converted.schema), converted.needs, converted.parts)
+            return replace(target, schema=plain | beside)
+        return replace(converted, schema=strip_null(converted.schema))
 
-    def definitions_for(self, needs: frozenset[str], *, parts: int, notes: list[str] | None = None) -> Schema:
+    def definitions_for(
+        self,
+        needs: frozenset[str],
+        *,
+        parts: int,
+        notes: list[str] | None = None,
+        most: int = MAX_PARTS_WITH_SUBTYPES,
+    ) -> Schema:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
-        does not exist. Raises NoTool."""
+        does not exist. Subtypes are left out of a schema that has more than `most` parts with them. Raises
+        NoTool."""
         found: Schema = {}
+        first, has_subtypes, own_notes = parts, False, list[str]()
         waiting = sorted(needs, reverse=True)
         while waiting:
             pointer = waiting.pop()
             if (name := self._name_of(pointer)) in found:
                 continue
             definition = self._definition(pointer)
+            if definition.has_subtypes:
+                has_subtypes = True
+                definition = definition if most else self._definition(f"{pointer}{OPEN}")
             found[name] = definition.schema
-            if notes is not None and pointer in self._missing:
-                notes.append(note_on_missing(pointer))
+            own_notes += [note_on_missing(pointer)] if pointer in self._missing else definition.notes
             parts += definition.parts
+            if has_subtypes and most and parts > most:
+                return self.definitions_for(needs, parts=first, notes=notes, most=0)
             if parts > MAX_PARTS:
                 raise NoTool(
                     f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
                 )
             waiting += sorted(definition.needs, reverse=True)
+        if notes is not None:
+            notes += own_notes
         return found
 
     def size_of_definitions(self, definitions: Schema) -> int:
@@ -478,8 +713,17 @@ class Schemas:
     def _definition(self, pointer: str) -> Converted:
         if pointer not in self._definitions:
             try:
-                value, at = self.document.follow(f"#{quote(pointer)}", pointer)
-                self._definitions[pointer] = self.convert(value, at)
+                is_part = pointer.endswith(OPEN)
+                value, at = self.document.follow(f"#{quote(pointer.removesuffix(OPEN))}", pointer)
+                if is_part and at in self.document.extensions and "discriminator" in as_object(value):
+                    # The alternatives of a base are its subtypes, which would be within themselves.
+                    value = {key: one for key, one in value.items() if key not in CHOICES}
+                is_base = self.direction == "request" and self.document.subtypes_of(pointer)
+                self._definitions[pointer] = (
+                    self._with_subtypes(value, at)
+                    if is_base and value.keys().isdisjoint(CHOICES)
+                    else self.convert(value, at, is_part=is_part)
+                )
             except MissingTarget:
                 self._missing.add(pointer)
                 self._definitions[pointer] = Converted({}, frozenset(), 1)
@@ -489,6 +733,14 @@ class Schemas:
         if isinstance(definition, NoTool):
             raise definition
         return definition
+
+    def _with_subtypes(self, base: dict[str, Any], pointer: str) -> Converted:
+        subtypes = [{"$ref": f"#{quote(one)}"} for one in self.document.subtypes_of(pointer)]
+        raw = {"oneOf": subtypes, "discriminator": base.get("discriminator")}
+        converted, own = self.convert(raw, pointer), f"{pointer}{OPEN}"
+        converted.schema["anyOf"].append({"$ref": f"#/$defs/{self._name_of(own)}"})
+        needs = converted.needs | {own}
+        return replace(converted, needs=needs, parts=converted.parts + 1, has_subtypes=True)
 
     def _name_of(self, pointer: str) -> str:
         """The same in all operations of the document."""
