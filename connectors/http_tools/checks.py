@@ -307,6 +307,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         output=tool.field_mappings.output,
         idempotency_header=tool.api.idempotency_header,
         anonymous=tool.api.anonymous,
+        response_headers=[name.lower() for name in tool.api.response_headers],
         output_is_promised=tool.output_is_promised,
         # Required arguments with a schema that allows null, in places that cannot express it.
         required=[
