@@ -30,12 +30,13 @@ from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
+    MOST_HEADERS,
     ApiConfig,
     Constant,
     FieldMappings,
     ToolConfig,
 )
-from connectors.network.headers import TOKEN, can_carry_a_key
+from connectors.network.headers import NOISE, TELLING, TOKEN, can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
@@ -203,6 +204,28 @@ def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
     return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
 
 
+CONDITIONS = {"if-match", "if-none-match", "if-range"}  # Headers of requests that have an ETag
+
+
+def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
+    """Whether some request can name the ETag of an earlier response."""
+    lists = [level.get("parameters") for one in operations for level in (one.raw, one.item)]
+    shared = as_object(as_object(document.value.get("components")).get("parameters"))
+    given = [*shared.values(), *(one for some in lists if isinstance(some, list) for one in some)]
+    return any(isinstance(one, dict) and str(one.get("name")).lower() in CONDITIONS for one in given)
+
+
+def response_headers_of(document: Document, responses: Any, pointer: str) -> list[str]:
+    """Those of successes, in lower case, that are neither always shown nor of no use to agents."""
+    found: set[str] = set()
+    for code, raw in as_object(responses).items():
+        with suppress(NoTool):
+            answer = document.object_at(raw, f"{pointer}/{code}")[0] if str(code).startswith("2") else {}
+            found.update(map(str.lower, filter(TOKEN.fullmatch, as_object(answer.get("headers")))))
+    found -= {"etag", "last-modified"}
+    return [name for name in sorted(found) if not (NOISE.search(name) or TELLING.search(name))]
+
+
 def output_schema_of(
     document: Document, schemas: Schemas, responses: Any, pointer: str
 ) -> dict[str, Any] | None:
@@ -286,6 +309,8 @@ def read_tools(
     )
     operations = list(operations_of(document))
     reader.descriptions.update(map(_words_of, operations))
+    if takes_etags(document, operations):
+        reader.usual_headers.append("etag")
     found, names, left = ReadTools(idle=selection.left_over(operations)), Names(), MAX_OPERATIONS
     for operation in operations:
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
@@ -320,6 +345,7 @@ class _Reader:
     parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
     descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many operations share a summary and description."""
+    usual_headers: list[str] = field(default_factory=list)  # Of responses
 
     def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
         try:
@@ -351,6 +377,7 @@ class _Reader:
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
+        told = response_headers_of(self.document, raw.get("responses"), f"{at}/responses")
         arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
         try:
             return ToolConfig(
@@ -363,6 +390,7 @@ class _Reader:
                     method=operation.method,  # type: ignore[arg-type]
                     body_format=body.body_format,
                     anonymous=anonymous,
+                    response_headers=[*self.usual_headers, *told][:MOST_HEADERS],
                 ),
                 input_schema=arguments.schema,
                 output_schema=output_schema_of(
