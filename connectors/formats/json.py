@@ -33,6 +33,7 @@ STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
 MAX_DEPTH = 100
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
+MAX_VALUES = 100_000  # In one text: reading them takes about a second
 LARGE = 200_000  # Bytes from which the faster parser is worth its checks
 BEYOND_ASCII = re.compile(r"[^\t\n -~]")
 WITHOUT_SHAPE = re.compile(
@@ -112,6 +113,8 @@ def parse_values(text: str, *, max_depth: int = MAX_DEPTH) -> tuple[list[Any], s
     values: list[Any] = []
     at = GUARD.match(text).end()  # type: ignore[union-attr]
     while (at := BETWEEN_VALUES.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        if len(values) == MAX_VALUES:
+            break
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
