@@ -44,6 +44,7 @@ def tool_config_of(workflow: Workflow) -> ToolConfig:
             body_format=operation.body_format,
             idempotency_header=operation.idempotency_header,
             anonymous=operation.anonymous,
+            response_headers=operation.response_headers,
         ),
         input_schema=workflow.input_schema,
         output_schema=workflow.declared_output_schema,

@@ -69,7 +69,7 @@ def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: C
         finished_at=now,
         cached_from_id=found.execution_id,
         cached_at=found.created_at,
-        output_characters=found.size if content is None else size_of(content),
+        output_characters=found.size if content is None else max(size_of(output), size_of(content)),
     )
     of_run = f" of execution {found.execution_id}" if found.execution_id else ""
     shares = found.size > COPIED_BYTES and found.execution_id is not None

@@ -15,11 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from catalogue.models import Workflow
 from catalogue.naming import counted
 from connectors.definitions import runs_as_script
+from connectors.protocol import ABOUT_OUTPUT
 from executions.models import Execution
 from executions.reading import decode_base64
 from mcp_bridge.request_meta import NOTE
 
 BEGINNING = 2_000
+LONGEST_NOTE = 15_000
 Pictured = types.ImageContent | types.AudioContent
 # Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
@@ -97,7 +99,7 @@ def needs_structure(workflow: Workflow) -> bool:
 def has_structure(execution: Execution) -> bool:
     """Whether the output is data, not a copy of the content blocks; text only with an output schema."""
     output, workflow = execution.payload.output, execution.workflow
-    if execution.payload.content is None or (output is not None and not isinstance(output, str)):
+    if not has_blocks(execution) or (output is not None and not isinstance(output, str)):
         return True
     return output is not None and workflow is not None and workflow.output_schema is not None
 
@@ -202,12 +204,24 @@ class Block:
 
 
 def blocks_of(execution: Execution) -> list[Block]:
-    """Empty for engines that answer with JSON."""
+    """Without notes; empty for engines that answer with JSON."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
     return [
         Block(raw, number=number, address=content_address(execution, number))
         for number, raw in enumerate(raws)
+        if raw.get("_meta") != ABOUT_OUTPUT
     ]
+
+
+def notes_of(execution: Execution) -> list[str]:
+    """What the connector says about the output."""
+    raws: Iterable[dict[str, Any]] = execution.payload.content or ()
+    return [str(raw.get("text"))[:LONGEST_NOTE] for raw in raws if raw.get("_meta") == ABOUT_OUTPUT]
+
+
+def has_blocks(execution: Execution) -> bool:
+    """Whether the engine answered with content blocks, perhaps with an empty list."""
+    return execution.payload.content is not None and bool(blocks_of(execution) or not notes_of(execution))
 
 
 def content_address(execution: Execution, number: int, *, offset: int = 0) -> str:

@@ -28,8 +28,8 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
         described["note"] = _advice(execution)
     if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
-    if missing := content.what_was_cut(execution):
-        described["note"] = f"{described.get('note', '')} {missing}".strip()
+    if said := [*content.notes_of(execution), *filter(None, [content.what_was_cut(execution)])]:
+        described["note"] = " ".join([*filter(None, [described.get("note")]), *said])
     blocks = content.blocks_of(execution)
     if blocks and not _says_the_same(blocks, execution.payload.output):
         described |= content.outline_blocks(execution, blocks)
@@ -101,7 +101,7 @@ def execution_result(
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
-    notes = [words for words in (_origin(execution), note) if words]
+    notes = [words for words in (*content.notes_of(execution), _origin(execution), note) if words]
     if not may_be_large:  # A terminal shows both
         _have_all_read(result, execution, notes, has_schema)
     result.content += [TextContent(text=f"({words})", _meta={NOTE: True}) for words in notes]
@@ -125,7 +125,7 @@ def _have_all_read(result: CallToolResult, execution: Execution, notes: list[str
     if is_read or (has_schema and not _violations(execution)):
         return
     result.structured_content = None
-    if execution.payload.content is not None and not _says_the_same(blocks, execution.payload.output):
+    if content.has_blocks(execution) and not _says_the_same(blocks, execution.payload.output):
         if not content.fits_inline(text):
             text = f"The output has {len(text):,} characters. It begins so:\n\n{text[: content.BEGINNING]}"
         result.content.append(TextContent(text=text))
@@ -165,7 +165,7 @@ def _output_result(
     # Clients may require structured content if the tool has an output schema, however large.
     shows = fits or has_schema
     shown: list[ContentBlock] = []
-    if execution.payload.content is not None:
+    if content.has_blocks(execution):
         shown = _engine_blocks(execution, protocol_version, may_be_large)
         is_in_blocks = _says_the_same(content.blocks_of(execution), execution.payload.output)
         is_said = shows or is_in_blocks or not content.has_structure(execution)
@@ -194,7 +194,7 @@ def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bo
 def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
     """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
     first, *others = shown or [TextContent(text="")]
-    if execution.payload.content is not None or not isinstance(first, TextContent):
+    if content.has_blocks(execution) or not isinstance(first, TextContent):
         return [TextContent(text=words), *shown]
     return [TextContent(text=f"{words}\n\n{first.text}"), *others]
 

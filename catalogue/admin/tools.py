@@ -32,7 +32,10 @@ from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ToolProbl
 NEEDED = "catalogue.change_source"
 GROUPS = (
     ("What agents see", ("source", "name", "title", "description", "tags", "expose")),
-    ("The call", ("method", "endpoint", "body_format", "idempotency_header", "anonymous")),
+    (
+        "The call",
+        ("method", "endpoint", "body_format", "idempotency_header", "anonymous", "response_headers"),
+    ),
     ("Input", ("input_schema", "input_mappings", "constants")),
     (
         "Output",
@@ -49,6 +52,7 @@ PLACES = {  # In a ToolConfig, by the form's field
     "input_schema": "/input_schema", "input_mappings": "/field_mappings/input",
     "constants": "/field_mappings/constants", "output_schema": "/output_schema",
     "output_is_promised": "/output_is_promised", "output_mappings": "/field_mappings/output",
+    "response_headers": "/api/response_headers",
     "timeout_seconds": "/timeout_seconds", "cache_seconds": "/cache_seconds",
 }  # fmt: skip
 
@@ -147,6 +151,11 @@ class ToolForm(forms.Form):
         "Enforce the output schema",
         "Clients get the output schema, and a result that violates it is an error. Off: it only describes.",
         initial=True,
+    )
+    response_headers = CommasField(
+        label="Response headers",
+        required=False,
+        help_text="That agents are told besides Location, Link, totals and the like: ETag. By commas.",
     )
     timeout_seconds = _seconds("Timeout (s)", "Empty: the product's default.")
     cache_seconds = _seconds(

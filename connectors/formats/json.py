@@ -33,12 +33,20 @@ STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
 MAX_DEPTH = 100
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
+MAX_VALUES = 100_000  # In one text: reading them takes about a second
 LARGE = 200_000  # Bytes from which the faster parser is worth its checks
 BEYOND_ASCII = re.compile(r"[^\t\n -~]")
 WITHOUT_SHAPE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
 )
 """Invisible letters, marks and symbols that `str.isprintable` accepts."""
+GUARD = re.compile(
+    r"(?:\s|\)\]\}'?,?|\]\)\}|&&&START&&&|\{\}\s*&&|//(?:OK)?|(?:for|while)\s*\([^()\n]{0,10}\)\s*;?"
+    r"|throw\b[^;\n]{0,40};|<[^<>\n]{0,40}>)*+"
+)
+"""What some servers put before JSON, so that no page can run it as a script."""
+BETWEEN_VALUES = re.compile(r"[\s\x1e]*+")
+END_OF_LINE = re.compile(r"[ \t\r]*+(?:[\n\x1e]|\Z)")
 ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
@@ -92,6 +100,33 @@ def parse_json(
     return parsed
 
 
+def parse_values(text: str, *, max_depth: int = MAX_DEPTH) -> tuple[list[Any], str, list[str]]:
+    """The values of a text that is nearly JSON, the rest from the first part on that is none, and the numbers
+    that JSON cannot hold, which are null in the values. Never raises. What can be read in one way only is: a
+    guard before the first value, several values (lines, or a sequence by RFC 7464), and control characters in
+    strings."""
+    text = mend(text.encode("utf-8", "replace"), "?").decode()
+    if is_nested_deeper(text.encode(), max_depth):
+        return [], text, []
+    numbers: list[str] = []
+    decoder = json.JSONDecoder(**_lenient(numbers.append), strict=False)
+    values: list[Any] = []
+    at = GUARD.match(text).end()  # type: ignore[union-attr]
+    while (at := BETWEEN_VALUES.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        if len(values) == MAX_VALUES:
+            break
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        # 2026-11-29 is not three numbers.
+        if not isinstance(value, dict | list) and not END_OF_LINE.match(text, end):
+            break
+        values.append(value)
+        at = end
+    return values, text[at:], list(dict.fromkeys(numbers))
+
+
 def _decode(data: bytes, decoder: json.JSONDecoder) -> Any:
     # "from None" throughout: these errors carry the whole text, which may hold secrets.
     try:
@@ -102,7 +137,9 @@ def _decode(data: bytes, decoder: json.JSONDecoder) -> Any:
         raise UnreadableJSON(f"The text is not UTF-8: bad byte at position {error.start}.") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UnreadableJSON(f"The text is not valid JSON: {error.msg} at {where}.") from None
+        raise UnreadableJSON(
+            f"The text is not valid JSON: {error.msg.removesuffix(' at')} at {where}."
+        ) from None
     except ValueError:
         raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
     except RecursionError:
@@ -272,11 +309,20 @@ def _finite(digits: str) -> float:
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NOTICING = json.JSONDecoder(object_pairs_hook=_object_without_repetition)
 STRICT: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
-LENIENT: dict[str, Any] = {
-    "parse_constant": lambda name: None,
-    "parse_float": lambda digits: number if math.isfinite(number := float(digits)) else None,
-    "parse_int": lambda digits: int(digits) if len(digits) <= sys.float_info.max_10_exp else None,
-}
+
+
+def _lenient(unheld: Callable[[str], None]) -> dict[str, Any]:
+    """`unheld` gets each number that JSON cannot hold."""
+    return {
+        "parse_constant": unheld,
+        "parse_float": lambda digits: number if math.isfinite(number := float(digits)) else unheld(digits),
+        "parse_int": lambda digits: (
+            int(digits) if len(digits) <= sys.float_info.max_10_exp else unheld(digits)
+        ),
+    }
+
+
+LENIENT = _lenient(lambda digits: None)
 
 
 def write_json(value: Any) -> str:

@@ -110,7 +110,8 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         constants=tool.field_mappings.constants,
         output=tool.field_mappings.output,
         output_is_promised=tool.output_is_promised,
-        **tool.api.model_dump(exclude={"endpoint", "authentication"}),
+        response_headers=[name.lower() for name in tool.api.response_headers],
+        **tool.api.model_dump(exclude={"endpoint", "authentication", "response_headers"}),
     )
     key = tool.api.authentication
     if isinstance(key, ApiKey):

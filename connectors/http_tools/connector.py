@@ -5,10 +5,12 @@ import codecs
 import json
 import re
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
 from functools import lru_cache
+from math import inf
 from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID
@@ -28,7 +30,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json, parse_values
 from connectors.formats.json_schema import value_at
 from connectors.http_tools.request import (
     ACCEPT,
@@ -42,18 +44,27 @@ from connectors.http_tools.request import (
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
+    MOST_HEADERS,
     HttpOperation,
     HTTPRequestSpec,
     HTTPResponseSpec,
     KeyPlace,
 )
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
-from connectors.network.headers import TOKEN, can_carry_a_key, objection_to_name, objection_to_value
+from connectors.network.headers import (
+    NOISE,
+    TELLING,
+    TOKEN,
+    can_carry_a_key,
+    objection_to_name,
+    objection_to_value,
+)
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy, http_tool_addresses, normalise_base_url
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
 from connectors.network.transport import WORDS_LIMIT, HttpLimits, is_phrase, retry_after, status_line
 from connectors.protocol import (
+    ABOUT_OUTPUT,
     Capabilities,
     Health,
     ReportProgress,
@@ -74,10 +85,11 @@ EXTRA = hint(group="Extra keys and headers")
 UNAUTHORIZED = 401
 LONGEST_HEADER = 1_000
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
-TEXT_TYPES = frozenset(
-    {"application/xml", "application/javascript", "application/x-www-form-urlencoded", "image/svg+xml"}
-    | {"application/yaml", "application/x-yaml", "application/x-ndjson", "application/graphql"}
-)
+JSON_TYPE = re.compile(r".*[/+-]json|(?P<several>.*[/+.-](?:ndjson|jsonl|json-?(?:lines|seq|stream)))")
+TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|graphql|x-www-form-urlencoded)")
+FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|msgpack|cbor).*")
+NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
+LONGEST_HEADERS = 10_000  # Characters of all that are shown
 Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
 LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
@@ -457,11 +469,10 @@ class HttpConnector:
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
         self._authorization.refuse_overlap(operation, spec)
         started_at = datetime.now(UTC)
-        # A request that only reads is cancelled by its caller.
-        seconds = None if operation.is_safe else workflow.timeout_seconds
-        answer = await self._send(operation, spec, str(key), seconds=seconds)
+        answer = await self._send(operation, spec, str(key), seconds=workflow.timeout_seconds or inf)
         call = Call(
             operation=operation,
+            is_promised=operation.output_is_promised or self._config.promise_output_schemas,
             spec=spec,
             answer=answer,
             redactor=self._client.redactor,
@@ -481,10 +492,12 @@ class HttpConnector:
         await self._authorization.aclose()
 
     async def _send(
-        self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float | None
+        self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float
     ) -> Answer:
         """Errors about the answer have the request in their details."""
-        until = None if seconds is None else monotonic() + seconds
+        # A request that only reads is cancelled by its caller, just after what has come is taken.
+        cut_after = max(seconds - 1, seconds / 2) if operation.is_safe else seconds
+        until = monotonic() + (inf if operation.is_safe else seconds)
         is_first = True
         content, content_type = content_of(operation, spec)
         headers = (
@@ -503,7 +516,8 @@ class HttpConnector:
                     credentials=credentials,
                     repeatable=operation.is_safe,
                     follow_redirects=self._config.follow_redirects,
-                    seconds=None if until is None else max(0.0, until - monotonic()),
+                    seconds=max(0.0, until - monotonic()),
+                    cut_after=cut_after,
                 )
             except (Unreachable, OutcomeUnknown, InvalidAnswer) as error:
                 error.details |= {"request": spec.model_dump(mode="json")}
@@ -522,34 +536,58 @@ class Received:
 
     body: Any = None  # The JSON value, else the text, else a sentence that describes it; None: no body
     block: Block | None = None  # MCP's content block of a body that is neither JSON nor text
-    objection: str = ""
+    objection: str = ""  # What could not be read of it
+    note: str = ""  # What was changed in it
 
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
-    if not answer.body:
-        return Received()
+    body = answer.body
     media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:LONGEST_HEADER])
-    if media_type.endswith(("/json", "+json")):
-        return _json_body(answer.body, charset or "utf-8", redactor)
-    if media_type.startswith("text/") or media_type in TEXT_TYPES or media_type.endswith("+xml"):
-        return Received(body=redactor.text(_decoded(answer.body, charset or _encoding_of(answer.body))))
-    if media_type:
-        return _binary(answer, media_type, redactor)
-    # The header does not say what it is.
-    if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
-        return read
-    try:
-        return Received(body=redactor.text(answer.body.decode("utf-8")))
-    except UnicodeDecodeError:
-        return _binary(answer, "application/octet-stream", redactor)
+    json_type = JSON_TYPE.fullmatch(media_type)
+    if not body or (json_type and not body.strip()):
+        return Received()
+    encoding = charset or _encoding_of(body, is_cut=bool(answer.cut))
+    if json_type:
+        return _json_body(answer, media_type, encoding, redactor, are_several=bool(json_type["several"]))
+    text = _decoded(body, encoding)
+    text = text.rstrip("\ufffd") if answer.cut else text  # Half of a letter
+    if TEXT_TYPE.fullmatch(media_type):
+        return Received(body=redactor.text(text))
+    if not media_type:  # The header does not say what it is.
+        with suppress(UnreadableJSON):
+            return Received(body=redactor.answer(parse_json(body), body))
+    # Any bytes are text in the encodings that are only guessed.
+    is_sure = charset or encoding in ("utf-8", "utf-16", "utf-32")
+    if is_sure and not (FILE_TYPE.fullmatch(media_type) or NOT_IN_TEXT.search(text)):
+        return Received(body=redactor.text(text))
+    return _binary(answer, media_type or "application/octet-stream", redactor)
 
 
-def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
-    text = body if charset == "utf-8" else _decoded(body, charset).encode("utf-8", "replace")
-    try:
-        return Received(body=redactor.answer(parse_json(text), text))
-    except UnreadableJSON as error:
-        return Received(body=redactor.text(_decoded(body, charset)), objection=str(error))
+def _json_body(
+    answer: Answer, media_type: str, encoding: str, redactor: Redactor, *, are_several: bool
+) -> Received:
+    text = answer.body if encoding == "utf-8" else _decoded(answer.body, encoding).encode("utf-8", "replace")
+    objection = "The text is not valid JSON."
+    if not are_several and not answer.cut:
+        try:
+            return Received(body=redactor.answer(parse_json(text), text))
+        except UnreadableJSON as error:
+            objection = str(error)
+    whole = _decoded(text, "utf-8")
+    values, rest, numbers = parse_values(whole)
+    last_line = whole.rstrip().rpartition("\n")[2].strip()
+    if not values or (rest and not answer.cut and rest.strip() != last_line):
+        label = shorten(redactor.text(media_type), WORDS_LIMIT)
+        why = f"the answer is labelled {label}. {_unended(objection)}"
+        return Received(body=redactor.text(whole), objection=why)
+    is_one = len(values) == 1 and not (are_several or answer.cut or rest)
+    why = f"its last line is not JSON: {shorten(redactor.text(last_line), WORDS_LIMIT)}"
+    unheld = ", ".join(shorten(number, 50) for number in numbers[:5])
+    return Received(
+        body=redactor.answer(values[0] if is_one else values, text),
+        objection=why if rest else "",
+        note=f"Numbers that JSON cannot hold are null here: {unheld}" if numbers else "",
+    )
 
 
 def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
@@ -566,38 +604,41 @@ def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
 def _content_type(header: str) -> tuple[str, str]:
     """The lower-case media type, and the name of a known encoding; empty: the header names none."""
     message = Message()
-    message["content-type"] = header
-    said = message.get_content_type() if message["content-type"].strip() else ""
+    # Some servers send it twice, or in quotes.
+    message["content-type"] = re.sub(r"[\"']", "", header).partition(",")[0]
+    said = message.get_content_type() if "/" in message["content-type"] else ""
     charset = message.get_param("charset")
     return said, _known_encoding(charset) if isinstance(charset, str) and charset else ""
 
 
 def _known_encoding(name: str) -> str:
-    """UTF-8 instead of codecs that are not for text (zip) or not for all texts (idna)."""
+    """Empty, as if it were not named, for codecs that are not for text (zip) or not for all texts (idna), and
+    for the encoding that many name whatever they send."""
     try:
         found = codecs.lookup(name).name
         b"\xff ".decode(found, "replace")
     except (LookupError, ValueError):
-        return "utf-8"
-    return "utf-8" if found in ("idna", "punycode", "utf-7") else found  # For names and mail
+        return ""
+    return "" if found in ("ascii", "utf-8", "idna", "punycode", "utf-7") else found
 
 
-def _encoding_of(text: bytes) -> str:
-    """For a text whose header names no encoding: by its first bytes, else UTF-8 if it is valid, else the
-    usual encoding of Western systems that do not name theirs."""
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if found := XML_ENCODING.match(text):
-        return _known_encoding(found[1].decode("ascii"))
+def _encoding_of(text: bytes, *, is_cut: bool) -> str:
+    """For a text whose header names no encoding: by its first bytes, else UTF-8 if most of it is valid, else
+    the usual encoding of Western systems that do not name theirs."""
+    if not (found := json.detect_encoding(text)).startswith("utf-8"):
+        return found
+    if declared := XML_ENCODING.match(text):
+        return _known_encoding(declared[1].decode("ascii")) or "utf-8"
     try:
-        text.decode("utf-8")
+        codecs.utf_8_decode(text, "strict", not is_cut)
     except UnicodeDecodeError:
-        return "cp1252"
+        read = text.decode("utf-8", "replace")
+        return "utf-8" if len(re.findall("[^\0-\x7f\ufffd]", read)) > read.count("\ufffd") else "cp1252"
     return "utf-8"
 
 
-def _decoded(body: bytes, charset: str) -> str:
-    return body.decode(charset, "replace").removeprefix("\ufeff")
+def _decoded(body: bytes, encoding: str) -> str:
+    return body.decode(encoding, "replace").removeprefix("\ufeff")
 
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
@@ -664,6 +705,8 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     operation: HttpOperation
+    is_promised: bool
+    """The output may have to match a schema of the body."""
     spec: HTTPRequestSpec
     answer: Answer
     redactor: Redactor
@@ -674,20 +717,56 @@ class Call:
         received = read_body(self.answer, self.redactor)
         if error := self._to_be_tried_again(received):
             raise error
-        failure = self._failure(received)
+        failure = self._failure()
         if failure and self.answer.carried_out:
             failure = f"{_unended(failure)}. The request itself was carried out."
+        status, is_empty = self.answer.status, received.body is None and not self.answer.body.strip()
+        headers = self._telling_headers(is_empty=is_empty)
+        output, note = _output(self.operation, received), received.note
+        if is_empty and not (self.is_promised or self.operation.output):
+            output = {"status": status, "headers": headers}
+        elif headers or is_empty or status not in (200, 201):
+            said = [] if headers and status == 200 else [f"Status {status_line(status)}"]
+            sent = {
+                name.decode("latin-1").lower(): name.decode("latin-1") for name, _ in self.answer.headers.raw
+            }
+            said += [f"{sent.get(name, name)}: {value}" for name, value in headers.items()]
+            note = " · ".join([*said, note] if note else said)
+        notes = [{"type": "text", "text": note, "_meta": ABOUT_OUTPUT}] if note else []
+        content = [received.block, *notes] if received.block else notes
         return RunSnapshot(
             state=RunState.FAILED if failure else RunState.COMPLETED,
-            output=None if failure else _output(self.operation, received),
+            output=None if failure else output,
             error=failure,
-            content=None if failure or received.block is None else [received.block],
+            content=None if failure or not content else content,
+            unread=None if failure else self._unread(received),
             needs_operator=self.answer.status in REFUSED_CREDENTIALS,
             may_have_effect=bool(failure) and self._may_have_effect,
             started_at=self.started_at,
             finished_at=self.finished_at,
             raw=self._raw(received),
         )
+
+    def _unread(self, received: Received) -> InvalidAnswer | None:
+        why = received.objection
+        if self.answer.cut:
+            why = f"the answer had not ended {self.answer.cut}; {len(self.answer.body):,} bytes had come"
+            why += "" if self.operation.is_safe else ", and what was asked for may not be done yet"
+        return InvalidAnswer(f"{self._place()}: {why}.") if why else None
+
+    def _telling_headers(self, *, is_empty: bool) -> dict[str, str]:
+        """What the body does not say; without a body, all but what is of no use to an agent."""
+        sent, names = self.answer.headers, []
+        for name in sent:
+            is_about_body = name.startswith("content-") and self.spec.method != "HEAD"
+            is_wanted = (is_empty or name in self.operation.response_headers) and not is_about_body
+            if (is_wanted or TELLING.search(name)) and sent[name] and not NOISE.search(name):
+                names.append(name)
+        values = self.redactor.texts([printable(sent[name]) for name in names[:MOST_HEADERS]])
+        shown = [shorten(value, LONGEST_HEADERS // len(values)) for value in values]
+        # Of a 303, the place where the result was.
+        own = {"Location": self.answer.url} if self.answer.carried_out else {}
+        return own | dict(zip(names, shown, strict=False))
 
     def _to_be_tried_again(self, received: Received) -> ConnectorError | None:
         if self.answer.carried_out:
@@ -714,31 +793,28 @@ class Call:
         is_open = status >= 500 or status in (300, 301, 302, 303)
         return is_open and self.operation.method not in ("PUT", "DELETE")  # RFC 9110, 9.2.2
 
-    def _failure(self, received: Received) -> str:
-        """Empty: success."""
+    def _failure(self) -> str:
+        """Empty: success, also of a question whether something has changed."""
         status = self.answer.status
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
         if status in REFUSED_CREDENTIALS:
             return f"{_unended(self._line())}. Check the source's credentials and their permissions."
-        if not 200 <= status < 300:
-            return self._line()
-        if received.objection:
-            objection = received.objection[:1].lower() + received.objection[1:]
-            return f"{self._line(words=False)}, so it was carried out, but {objection}"
-        return ""
+        if 200 <= status < 300 or status == 304:
+            return ""
+        return self._line()
 
-    def _line(self, *, words: bool = True) -> str:
+    def _line(self) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
         status, body = self.answer.status, self.answer.body
         line = f"{self._place()}: the API answered {status_line(status)}"
-        if not words:
-            return line
         # Redacted before it is cut, so that no half of a secret remains.
         if 400 <= status < 500:
             said = complaint_of(status, body, self.redactor)
         else:
-            said = shorten(words_of(body, self.redactor), WORDS_LIMIT)
+            place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
+            said = self.redactor.text(place) or words_of(body, self.redactor)
+            said = shorten(printable(said), WORDS_LIMIT)
         return f"{line}: {said}" if said and not is_phrase(said, status) else line
 
     def _place(self) -> str:
@@ -768,8 +844,9 @@ def _unended(sentence: str) -> str:
 
 
 def _output(operation: HttpOperation, received: Received) -> Any:
-    """Missing fields are left out; the output schema says whether they may be missing."""
-    if not operation.output:
+    """Missing fields are left out; the output schema says whether they may be missing. What could not be
+    read has no fields."""
+    if not operation.output or received.objection:
         return received.body
     output = {}
     for field, pointer in operation.output.items():

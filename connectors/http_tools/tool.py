@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 
 from connectors.definitions import MAX_SECONDS
 from connectors.errors import Misconfigured, Rejected
+from connectors.network.headers import TOKEN
 from connectors.network.policy import normalise_base_url
 from connectors.protocol import WorkflowRef
 from connectors.settings import HeaderSecret
@@ -31,6 +32,8 @@ KeyPlace = Literal["header", "query", "cookie"]
 BodyFormat = Literal["json", "form", "multipart", "raw"]
 Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
+HeaderName = Annotated[str, Field(pattern=rf"^{TOKEN.pattern}$", max_length=100)]
+MOST_HEADERS = 20
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 # A source's settings by the fields of a tool's authentication; the others have the same names.
 SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
@@ -248,6 +251,8 @@ class ApiConfig(_Declaration):
     """If the API guarantees that requests with the same value in this header are executed once."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)
     """The request is sent without the source's credentials, for an endpoint that refuses them."""
+    response_headers: list[HeaderName] = Field(default=[], max_length=MOST_HEADERS, exclude_if=operator.not_)
+    """Headers of the response that agents are told besides the usual ones, such as ETag."""
 
 
 class ArgumentPlace(_Declaration):
@@ -396,6 +401,7 @@ class HttpOperation(BaseModel):
     """Clients get the output schema, and results are validated against it."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)  # Sent without the source's credentials
     path_defaults: dict[str, Any] = {}  # Of arguments in the path that may be left out
+    response_headers: list[str] = Field(default=[], exclude_if=operator.not_)  # In lower case
 
     @classmethod
     def of(cls, workflow: WorkflowRef) -> Self:

@@ -37,6 +37,7 @@ class Hop:
     url: httpx2.URL = field(repr=False)
     headers: dict[str, str] = field(repr=False)  # By lower-case name
     content: bytes | None = field(repr=False)
+    cut_at: float | None = None  # See Exchange
     at_origin: bool = True  # No redirect has left the configured origin, so credentials are sent
     carried_out: bool = False  # The original request was carried out; this one fetches its result
     number: int = 0
@@ -172,6 +173,8 @@ class Answer:
     """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
     the request must not be sent again."""
     not_followed: str = ""
+    cut: str = ""
+    """`after 30 s`: when the body, which had not ended, was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +255,12 @@ class EngineClient:
         repeatable: bool,
         follow_redirects: bool = False,
         seconds: float | None = None,
+        cut_after: float | None = None,
     ) -> Answer:
         """One whole exchange: any status is an answer, also a redirect that was not followed.
 
         `target`: as in `request_json`; empty: the base URL. `seconds`: a shorter limit than the client's.
+        `cut_after`: of a body that has not ended after so many seconds, or is too large, a part will do.
         Raises Misconfigured for a forbidden address or unusable header, Unreachable without an answer,
         InvalidAnswer for one that is too large or compressed; with `repeatable=False` OutcomeUnknown where it
         may have had effect.
@@ -266,21 +271,20 @@ class EngineClient:
         url = self._url(target)
         if query:
             url = with_query(url, query, comma_separated=comma_separated)
-        first = Hop(method, url, self._headers | checked_headers(headers or {}), content)
+        now, started = asyncio.get_running_loop().time(), time.perf_counter()
+        cut_at = None if cut_after is None else now + cut_after
+        first = Hop(method, url, self._headers | checked_headers(headers or {}), content, cut_at)
         longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
-        until, started = asyncio.get_running_loop().time() + longest, time.perf_counter()
         send = partial(
-            self._hop, credentials=credentials, repeatable=repeatable, until=until, seconds=longest
+            self._hop, credentials=credentials, repeatable=repeatable, until=now + longest, seconds=longest
         )
         chain = RedirectChain(await send(first))
         if follow_redirects and chain.last.status in REDIRECTS:
             chain = await follow_chain(first, chain.last, send)
         took, last = time.perf_counter() - started, chain.last
         self._refuse_unreadable(last)
-        body = bytes(last.body)
-        return Answer(
-            last.status, last.headers, body, took, last.place, chain.carried_out, chain.not_followed
-        )
+        body, redirected = bytes(last.body), (chain.carried_out, chain.not_followed)
+        return Answer(last.status, last.headers, body, took, last.place, *redirected, last.cut)
 
     async def send(self, method: str, target: str, *, content: bytes, headers: Mapping[str, str]) -> int:
         """The status of the response, also of a redirect, which is not followed. Nothing else of it matters:
@@ -394,7 +398,9 @@ class EngineClient:
             # A request has one header for all of its cookies (RFC 6265, 5.4).
             both = [sent["cookie"] for sent in (headers, own) if "cookie" in sent]
             headers = headers | own | ({"cookie": "; ".join(both)} if both else {})
-        exchange = Exchange(hop.method, url, repeatable, self.redactor, sent=hop.carried_out)
+        exchange = Exchange(
+            hop.method, url, repeatable, self.redactor, sent=hop.carried_out, cut_at=hop.cut_at
+        )
         # A closed one makes no other, which nobody would close.
         is_first = hop.at_origin or self._sender.is_closed
         sender = self._sender if is_first else self._sender_elsewhere
@@ -406,7 +412,7 @@ class EngineClient:
         return sender.carry_out(exchange, headers=headers, content=hop.content, until=until, seconds=seconds)
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
-        if exchange.truncated:
+        if exchange.truncated and not exchange.cut:
             raise exchange.unusable(f"the response is larger than {self._limits.max_response_bytes:,} bytes.")
         if exchange.encoding:
             raise exchange.unusable(

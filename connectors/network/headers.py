@@ -20,6 +20,18 @@ RESERVED = SET_BY_CLIENT | frozenset(
 )
 FRAMING = RESERVED - {"authorization", "cookie"}  # Headers that cannot carry credentials
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
+TELLING = re.compile(
+    r"location$|^link$|^retry-after$|asyncoperation$|entityid$|^content-range$|total|(?<!ac)count$|next"
+    r"|cursor|continuation|pagination|has-?more"
+)
+"""Headers of responses that say what a body does not: where it is, how many there are, what comes next."""
+NOISE = re.compile(  # Those that are of no use to an agent: of caches, browsers, proxies, limits and traces
+    r"^(?:age|alt-svc|allow|b3|baggage|connection|date|expires|keep-alive|nel|p3p|pragma|server|via|vary)$"
+    r"|^(?:accept-|access-control-|cache-|cf-|content-security-|cross-origin-|feature-|fly-|permissions-|proxy-"
+    r"|referrer-|report|sec-|server-timing|set-cookie|strict-|timing-|trace|transfer-|warning|www-auth)"
+    r"|^x-(?:amz-cf|amzn-|aspnet|cache|content-type-|dns-|download-|envoy|frame-|kong|nextjs|permitted-|powered"
+    r"|robots|runtime|served|timer|ua-|varnish|xss)|correlation|rate-?limit|(?:request|span|trace)-?id"
+)
 STANDARD_PREFIX = "whsec_"  # Of a secret with the key in Base64, by Standard Webhooks
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
+PACKED = ("gzip", "x-gzip", "deflate")
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
 PHRASES = {  # Those of RFC 9110 first, which Python has from 3.13 on, then those of before
@@ -166,6 +167,8 @@ class Exchange:
     truncated: bool = False
     is_unpacked: bool = False
     status_decides: bool = False  # Whatever the body says
+    cut_at: float | None = None  # In the loop's time: what has arrived of a body by then will do
+    cut: str = ""  # `after 30 s`, if it was cut
 
     def __str__(self) -> str:
         """Without the query, which may carry tokens."""
@@ -382,7 +385,7 @@ class HttpSender:
         refusal_bytes: int | None,
     ) -> None:
         being_sent.set(exchange)
-        started = time.perf_counter()
+        started, begun = time.perf_counter(), asyncio.get_running_loop().time()
         failure = ""
         try:
             # Not as httpx2's request, and not through its client, whose redirects, cookies and authentication
@@ -390,15 +393,21 @@ class HttpSender:
             sending = self._transport.connections.open(
                 exchange.method, exchange.url, headers, content or None, silence=self._silence
             )
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(until) as limit_of_time:
                 with closing(await sending) as response:
                     exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
+                    if exchange.cut_at is not None:
+                        limit_of_time.reschedule(min(until, exchange.cut_at))
                     limit = self._limits.max_response_bytes
                     if refusal_bytes is not None and exchange.is_decided:
                         limit = refusal_bytes
                     await self._read(response, exchange, limit)
         except TimeoutError:
-            failure = f"no complete response within {round(seconds, 2):g} s"
+            if exchange.status and exchange.cut_at is not None:
+                exchange.cut = f"after {round(min(until, exchange.cut_at) - begun, 2):g} s"
+                exchange.is_unpacked = exchange.encoding in PACKED
+            else:
+                failure = f"no complete response within {round(seconds, 2):g} s"
         except TRANSPORT_ERRORS as error:
             failure = failure_reason(error, self._limits)
         took = time.perf_counter() - started
@@ -412,7 +421,7 @@ class HttpSender:
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
         """At most `limit` bytes and what makes it known that there are more. What some servers send
         compressed, though nobody asked for it, is unpacked; if it cannot be, it is left out."""
-        is_packed = exchange.encoding in ("gzip", "x-gzip", "deflate")
+        is_packed = exchange.encoding in PACKED
         inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None  # gzip or zlib
         is_empty = True
         async for part in response:
@@ -424,8 +433,11 @@ class HttpSender:
                 return
             if len(exchange.body) > limit:
                 exchange.truncated = True
+                if exchange.cut_at is not None:
+                    exchange.cut = f"after {limit:,} bytes"
+                    del exchange.body[limit:]
                 break
-        exchange.is_unpacked = is_empty or exchange.truncated or (inflate is not None and inflate.eof)
+        exchange.is_unpacked = is_empty or (inflate is not None and (inflate.eof or exchange.truncated))
 
     async def aclose(self) -> None:
         await self._transport.aclose()

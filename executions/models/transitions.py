@@ -183,9 +183,9 @@ class Transitions(ExecutionRecord):
         sizes = dict(zip(payload, map(size_of, payload.values()), strict=True))
         is_final = changes.get("state") in FINAL
         if is_final:
-            # Of what callers read: the content if there is any
-            read = "content" if payload.get("content") is not None else "output"
-            changes["output_characters"] = 0 if payload.get(read) is None else sizes[read]
+            # Of what callers read: the content may be all of it, or a note
+            given = [sizes[name] for name in ("output", "content") if payload.get(name) is not None]
+            changes["output_characters"] = max(given, default=0)
         payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
         is_one = ONE_STATEMENT and when is None
         now = changes.get("finished_at") or timezone.now()

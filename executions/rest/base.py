@@ -241,7 +241,7 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         source="payload.content",
         allow_null=True,
         help_text="The result as MCP content blocks (text, image, audio, ...), if the engine returns "
-        "them, also for a failure. Null otherwise.",
+        "them, also for a failure, and notes on the output. Null otherwise.",
     )
     start_answer = AnyJSONField(
         source="payload.start_answer", help_text="The engine's raw response to the start."

@@ -139,12 +139,14 @@ def _send(
 ) -> Coroutine[Any, Any, Started]:
     """An awaitable of the engine's answer. Raises what `ask` and `await_start` raise."""
     longest, left = START_SECONDS, _seconds_left(execution)
+    if not capabilities.keeps_runs:
+        workflow = replace(workflow, timeout_seconds=left)
     if capabilities.cancellable_start:
         # Cancelled at the deadline, at the engine too.
         longest = left + START_SECONDS
     elif not capabilities.keeps_runs:
         # The start is the run and leaves nothing to poll: the connector itself ends it at the deadline.
-        workflow, longest = replace(workflow, timeout_seconds=left), left + LAST_WORD_SECONDS
+        longest = left + LAST_WORD_SECONDS
     elif execution.known_workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)

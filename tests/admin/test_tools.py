@@ -140,11 +140,15 @@ def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client: Client, wo
     assert TOKEN not in json.dumps(values)
 
     assert told(admin_client.post(edit_url(workflow), values)) == "get_order: unchanged."
-    changed = admin_client.post(edit_url(workflow), values | {"method": "HEAD", "name": "renamed"})
+    values |= {"method": "HEAD", "name": "renamed", "response_headers": "ETag, X-Export-Id"}
+    changed = admin_client.post(edit_url(workflow), values)
 
     assert "get_order: updated." in told(changed)
     workflow.refresh_from_db()
     assert (workflow.metadata["method"], workflow.upstream_id) == ("HEAD", "get_order")
+    assert workflow.metadata["response_headers"] == ["etag", "x-export-id"]
+    values = shown_values(admin_client.get(edit_url(workflow)))
+    assert told(admin_client.post(edit_url(workflow), values)) == "get_order: unchanged."
     refused = admin_client.post(edit_url(workflow), values | {"endpoint": "https://elsewhere.example.com"})
     assert "not below" in " ".join(refused.context["form"].errors["endpoint"])
 

@@ -4,7 +4,15 @@ import re
 
 import pytest
 
-from connectors.formats.json import ObjectOf, TooDeep, UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import (
+    MAX_VALUES,
+    ObjectOf,
+    TooDeep,
+    UnreadableJSON,
+    parse_json,
+    parse_listing,
+    parse_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +156,26 @@ def test_hostile_texts_take_no_longer_than_honest_ones(text: bytes) -> None:
     """B8: no input makes the depth scan quadratic."""
     with pytest.raises(UnreadableJSON):
         parse_json(text + b"[" * 200)
+
+
+HOSTILE = ["for(;;);" * 100_000, "throw " * 100_000, "<" * 999_999, "\x1e" * 999_999, '"' * 999_999]
+HOSTILE += [
+    "{}" * 200_000,
+    "1\n" * 200_000,
+    '"\\ud83d' * 100_000,
+    "{}&& " * 200_000,
+    "[{" * 500_000,
+    "\ud83d",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.timeout(20)
+def test_hostile_values_are_read_without_an_error_and_within_bounds(text: str) -> None:
+    """B8."""
+    values, rest, _ = parse_values(text)
+    assert len(values) <= MAX_VALUES
+    assert rest or set(map(str, values)) <= {"{}", "1"}
 
 
 def test_the_text_itself_is_not_in_the_error() -> None:

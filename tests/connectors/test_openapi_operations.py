@@ -957,3 +957,34 @@ def test_a_query_parameter_that_the_path_sets_is_no_argument():
     raw = with_operation({"parameters": [parameter("networks", "query")]}, path="/ips?networks=jd")
     assert query_of(request_of(the_tool(raw), {})) == [("networks", "jd")]
     assert "networks" not in the_tool(raw).definition.input_schema["properties"]
+
+
+CONDITION = {"in": "header", "schema": {"type": "string"}}
+ETAG = {"ETag": {"schema": {"type": "string"}}}
+OTHERS: dict[str, Any] = {"Link": {}, "X-RateLimit-Limit": {}, "X-Request-Id": {}, "Cache-Control": {}} | {
+    "X-Export-Id": {},
+    "a b": {},
+}
+ELSEWHERE = {
+    "as a parameter": {"/b": {"put": {"operationId": "b", "parameters": [CONDITION | {"name": "If-Match"}]}}},
+    "of a path": {"/b": {"get": {"operationId": "b"}, "parameters": [CONDITION | {"name": "IF-NONE-MATCH"}]}},
+    "nowhere": {"/b": {"get": {"operationId": "b", "parameters": [CONDITION | {"name": "X-Match"}]}}},
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_agents_are_told_the_documented_headers_of_use_and_an_etag_that_another_request_takes(
+    where: str,
+) -> None:
+    """C5.4: those that are always told need not be kept."""
+    responses = {"200": {"description": "x", "headers": OTHERS | ETAG}, "404": {"headers": {"X-Reason": {}}}}
+    paths = {"/a": {"get": {"operationId": "a", "responses": responses}}} | ELSEWHERE[where]
+    found = read(document(paths))
+    told = {tool.definition.name: operation_in(tool).response_headers for tool in found.tools}
+    etag = [] if where == "nowhere" else ["etag"]
+    assert told == {"a": [*etag, "x-export-id"], "b": etag}
+
+
+def test_a_shared_parameter_with_an_etag_counts_too() -> None:
+    shared = {"components": {"parameters": {"Match": CONDITION | {"name": "If-Match"}}}}
+    assert operation_in(the_tool(with_operation({}, **shared))).response_headers == ["etag"]

@@ -12,6 +12,8 @@ from connectors.http_tools.tool import ToolConfig, connection_of
 from executions.models import ErrorKind, Execution, State
 from tests.connectors.declared_tools import TEXT, tool
 from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.connectors.scripted import ScriptedEngine, stays_silent_after
+from tests.engines.hostile_servers import hostile
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.executions.steps import call, in_database, read, timeline
 from tests.factories import make_workflow
@@ -27,11 +29,11 @@ def api() -> Iterator[TargetApi]:
         yield api
 
 
-async def keep(api: TargetApi, method: str, path: str, **declared: Any) -> None:
+async def keep(api: TargetApi | ScriptedEngine, method: str, path: str, **declared: Any) -> None:
     await in_database(_keep, api, method, path, **declared)
 
 
-def _keep(api: TargetApi, method: str, path: str, **declared: Any) -> Workflow:
+def _keep(api: TargetApi | ScriptedEngine, method: str, path: str, **declared: Any) -> Workflow:
     """The tool `call_api`, as the catalogue keeps it."""
     authentication = {"type": "api_key", "in": "header", "name": "X-Key", "key": KEY}
     config: ToolConfig = tool(method, f"{api.base_url}{path}", authentication=authentication, **declared)
@@ -136,6 +138,22 @@ async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: Targe
     assert "its timeout passed before this could be determined" in execution.error
     assert execution.payload.start_answer["request"]["method"] == "PUT"
     assert len(api.arrived) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_a_stream_has_sent_by_the_deadline_is_the_result(method: str) -> None:
+    """C5.3, A7.2, E4: of one request, and not kept for the next call."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    behave = stays_silent_after(head + b'8\r\n{"n":0}\n\r\n4\r\n{"n"\r\n')
+    with hostile(behave) as stream, http_tool_hosts("127.0.0.1"):
+        await keep(stream, method, "/watch")
+        await in_database(Workflow.objects.update, timeout_seconds=1, cache_seconds=60)
+        executions = [await run() for _ in range(2)]
+    assert len(stream.received) == 2
+    for execution in executions:
+        assert (execution.state, execution.payload.output) == (State.COMPLETED, [{"n": 0}])
+        assert f"{method} /watch: the answer had not ended after" in execution.error
+        assert execution.payload.status_answer["response"]["body"] == [{"n": 0}]
 
 
 @pytest.mark.usefixtures("quick_repeats")

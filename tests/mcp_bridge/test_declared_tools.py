@@ -1,6 +1,7 @@
 """From a submitted ToolConfig to the request that reaches its API: over REST in, over MCP called."""
 
 import asyncio
+import json
 import socket
 import struct
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
 from executions.models import Execution, State
+from mcp_bridge.request_meta import EXECUTION_ID
 from tests.api.clients import administrator
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import BEARER, TOKEN, declared
+from tests.engines.target_answers import PNG
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.executions.engines import in_thread, until
 from tests.executions.steps import only, reach_deadline
@@ -116,10 +119,7 @@ ARGUMENTS = (
     "If the arguments are the reason, try again with others; if not, tell the person who runs the workflow."
 )
 LATER = "Nothing was done. Try again later, or tell the person who runs the workflow."
-UNREADABLE = Reply(200, "{", {"Content-Type": "application/json"})
 ADVICE: dict[str, tuple[str, Reply, str]] = {
-    "carried out, but not readable": ("POST", UNREADABLE, REPEAT_NOT),
-    "carried out, though a repetition changes nothing": ("PUT", UNREADABLE, REPEAT_NOT),
     "a server's error in what changes something": ("POST", Reply(500, {"error": "oh"}), REPEAT_NOT),
     "a redirect that nobody follows": ("PATCH", Reply(302, None, {"Location": "/done"}), REPEAT_NOT),
     "a server's error in what may be repeated": ("PUT", Reply(500, {"error": "oh"}), ARGUMENTS),
@@ -148,6 +148,85 @@ async def test_agents_are_told_to_do_what_fits_the_failure(
     assert result.is_error and block.type == "text"
     assert block.text.partition("\n")[2].startswith(advice)
     assert len(api.arrived) == 1
+
+
+PICTURE = {"Content-Type": "image/png"}
+LINK = '<https://api.example.com/items?page=2>; rel="next"'
+
+
+OUTPUTS = [({"id": 1}, True), ({"id": 1}, False), ([{"id": 1}], False), ("one, two", False), (None, False)]
+
+
+@pytest.mark.parametrize(("output", "is_promised"), OUTPUTS)
+async def test_what_the_headers_say_is_read_beside_the_output_at_every_door(
+    api: TargetApi, connect: Connect, output: Any, is_promised: bool
+) -> None:
+    """A2.3, C5.4, E4: from the cache too. Clients refuse a promised output without its structure."""
+    api.tell(
+        "GET", "/items", Reply(200, json.dumps(output), {"Link": LINK, "Content-Type": "application/json"})
+    )
+    promise = {"output_schema": {"type": "object"}} if is_promised else {}
+    tool = declared(
+        "items", endpoint=f"{api.base_url}/items", api={"authentication": BEARER}, cache_seconds=60
+    )
+    await submit(tool | promise)
+    async with connect() as client:
+        results = [await client.call_tool("items", {}) for _ in range(2)]
+        asked = {"execution_id": results[0].meta[EXECUTION_ID]}
+        status = await client.call_tool("get_execution_status", asked)
+    said = output if isinstance(output, str) else json.dumps(output)
+    for result in results:
+        text, note = result.content[:2]
+        assert (text.text, note.text, result.is_error) == (said, f"(Link: {LINK})", False)
+        assert (result.structured_content is not None) == is_promised
+    assert "From the result cache" in results[1].content[2].text and len(api.arrived) == 1
+    assert status.structured_content["output"] == output
+    assert status.structured_content["note"] == f"Link: {LINK}"
+    address = f"/api/executions/{asked['execution_id']}/"
+    shown = await in_database(lambda: administrator().get(address))()
+    assert shown.json()["output"] == output
+    assert [block["text"] for block in shown.json()["content"]] == [f"Link: {LINK}"]
+
+
+async def test_a_file_with_a_note_and_a_large_output_with_one_are_read(
+    api: TargetApi, connect: Connect, settings: Any
+) -> None:
+    """A2.3: the note comes last."""
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_result_characters": 100}
+    api.tell(
+        "GET",
+        "/items",
+        Reply(200, ["x" * 500], {"X-Total": "7"}),
+        Reply(200, PNG, PICTURE | {"X-Total": "7"}),
+    )
+    await submit(declared("items", endpoint=f"{api.base_url}/items", api={"authentication": BEARER}))
+    async with connect() as client:
+        large = await client.call_tool("items", {})
+        picture = await client.call_tool("items", {})
+    assert "get_execution_status" in large.content[0].text
+    assert [result.content[-1].text for result in (large, picture)] == ["(X-Total: 7)"] * 2
+    assert (picture.content[0].type, len(picture.content)) == ("image", 2)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_success_that_cannot_be_read_is_no_failure_and_is_not_cached(
+    api: TargetApi, connect: Connect, method: str
+) -> None:
+    """A2.3, C5.4, E4: what came is delivered, with what is wrong with it."""
+    page = "<html>Please log in.</html>"
+    api.tell(method, "/things", Reply(200, page, {"Content-Type": "application/json"}))
+    path = {"endpoint": f"{api.base_url}/things", "method": method}
+    await submit(declared("thing", **path, api={"authentication": BEARER}, cache_seconds=60))
+    async with connect() as client:
+        results = [await client.call_tool("thing", {}) for _ in range(2)]
+    for result in results:
+        text, why = result.content
+        assert (result.is_error, result.structured_content, text.text) == (False, None, page)
+        assert f"{method} /things: the answer is labelled application/json" in why.text
+    assert len(api.arrived) == 2
+    execution = await in_database(Execution.objects.select_related("payload").earliest)("created_at")
+    assert (execution.state, execution.payload.output) == (State.COMPLETED, page)
+    assert "a part of its result could not be read" in execution.error
 
 
 async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(

@@ -382,7 +382,7 @@ def test_an_api_that_cannot_be_reached_is_told(
     assert QUERY_KEY not in "".join(logged)
 
 
-@pytest.mark.parametrize("path", ["/cut-off", "/hang-up", "/malformed"])
+@pytest.mark.parametrize("path", ["/cut-off", "/hang-up"])
 def test_an_answer_that_is_none_is_told(model_server: ModelServer, shop: TargetApi, path: str) -> None:
     """C5.3"""
     store(shop, {**GET_ORDER, "api": {"endpoint": "{base}" + path, "method": "GET"}})

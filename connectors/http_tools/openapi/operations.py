@@ -35,12 +35,13 @@ from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
+    MOST_HEADERS,
     SAFE_METHODS,
     HttpOperation,
     InvalidTool,
     ascii_path,
 )
-from connectors.network.headers import TOKEN, can_carry_a_key
+from connectors.network.headers import NOISE, TELLING, TOKEN, can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
@@ -192,6 +193,29 @@ class Names:
         return name
 
 
+CONDITIONS = {"if-match", "if-none-match", "if-range"}  # Headers of requests that have an ETag
+
+
+def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
+    """Whether some request can name the ETag of an earlier response."""
+    levels = (level for one in operations for level in (one.raw, *(item for item, _ in one.items)))
+    lists = [level.get("parameters") for level in levels]
+    shared = as_object(as_object(document.value.get("components")).get("parameters"))
+    given = [*shared.values(), *(one for some in lists if isinstance(some, list) for one in some)]
+    return any(isinstance(one, dict) and str(one.get("name")).lower() in CONDITIONS for one in given)
+
+
+def response_headers_of(document: Document, responses: Any, pointer: str) -> list[str]:
+    """Those of successes, in lower case, that are neither always shown nor of no use to agents."""
+    found: set[str] = set()
+    for code, raw in as_object(responses).items():
+        with suppress(NoTool):
+            answer = document.object_at(raw, f"{pointer}/{code}")[0] if str(code).startswith("2") else {}
+            found.update(map(str.lower, filter(TOKEN.fullmatch, as_object(answer.get("headers")))))
+    found -= {"etag", "last-modified"}
+    return [name for name in sorted(found) if not (NOISE.search(name) or TELLING.search(name))]
+
+
 def output_schema_of(
     document: Document, schemas: Schemas, responses: Any, pointer: str
 ) -> dict[str, Any] | None:
@@ -276,6 +300,8 @@ def read_tools(
         outputs=Schemas(document, "response", usable_pattern),
         descriptions=Counter(map(_words_of, operations)),
     )
+    if takes_etags(document, operations):
+        reader.usual_headers.append("etag")
     found, names = ReadTools(idle=selection.left_over(operations)), Names()
     found.notes += [] if operations else [note_on_nothing(document)]
     for operation in operations:
@@ -320,6 +346,7 @@ class _Reader:
     """How many operations share a summary and description."""
     parameters: dict[tuple[str, str], Argument] = field(default_factory=dict)
     """By pointer and description."""
+    usual_headers: list[str] = field(default_factory=list)  # Of responses
 
     def tool(self, operation: Operation, name: str) -> ReadTool:
         """Raises NoTool."""
@@ -341,6 +368,7 @@ class _Reader:
             if argument.place.place == "path":
                 path = path.replace(f"{{{argument.wanted}}}", f"{{{argument.place.name}}}")
         arguments = collect_arguments(parameters, self.inputs, body, notes)
+        told = response_headers_of(self.document, raw.get("responses"), f"{at}/responses")
         http = HttpOperation(
             method=operation.method,  # type: ignore[arg-type]
             path=ascii_path(path.rstrip()),
@@ -348,6 +376,7 @@ class _Reader:
             constants=constants + read.constants + body.constants,
             body_format=body.body_format,
             anonymous=anonymous,
+            response_headers=[*self.usual_headers, *told][:MOST_HEADERS],
             # Few APIs answer exactly as documented.
             output_is_promised=False,
         )

@@ -312,7 +312,7 @@ class Parameters:
                 f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
             )
             raw = {"name": name, "in": where, "schema": {"type": "string"}}
-            found[where, name] = Parameter(raw, f"{where} {name}")
+            found[where, name] = Parameter(raw, "")
         return found
 
     def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
@@ -390,7 +390,7 @@ class Parameters:
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
-        key = one.pointer, str(one.raw.get("description"))
+        key = one.pointer or f"{one.where} {one.name}", str(one.raw.get("description"))
         if key in self.known:
             return self.known[key]
         if (one.where, _folded(one)) in self.keys:
