@@ -25,6 +25,7 @@ from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_so
 from catalogue.models import Revision, Source
 from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
+from catalogue.reduced_schemas import serve_reduced
 from catalogue.sources import create_source
 from connectors.formats.json import write_json
 from connectors.http_tools.connector import HttpConfig
@@ -215,7 +216,7 @@ def _store_found(
     characters = 0  # An estimate
     for one in (tool.config for tool in found.tools):
         listed = {"name": one.name, "title": one.title, "description": one.description}
-        characters += len(write_json(listed | {"inputSchema": one.input_schema}))
+        characters += len(write_json(listed | {"inputSchema": serve_reduced(one.input_schema)}))
     outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),

@@ -24,7 +24,7 @@ SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
-MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
+MAX_PARTS = 20_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
 MAX_LOOKED_AT = 50  # Subschemas inspected for one property
@@ -415,6 +415,7 @@ class Schemas:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
         does not exist. Raises NoTool."""
         found: Schema = {}
+        sizes: dict[str, int] = {}
         waiting = sorted(needs, reverse=True)
         while waiting:
             pointer = waiting.pop()
@@ -424,10 +425,12 @@ class Schemas:
             found[name] = definition.schema
             if notes is not None and pointer in self._missing:
                 notes.append(note_on_missing(pointer))
-            parts += definition.parts
+            parts, sizes[pointer] = parts + definition.parts, definition.parts
             if parts > MAX_PARTS:
                 raise NoTool(
-                    f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
+                    f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to, "
+                    "most in this definition. Shorten it, or leave the operation out with --only.",
+                    max(sizes, key=lambda one: sizes[one]),
                 )
             waiting += sorted(definition.needs, reverse=True)
         return found
