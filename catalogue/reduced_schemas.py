@@ -79,8 +79,8 @@ def _served(schema: Schema, text: str, within: str) -> str:
 def open_part(schema: Schema, part: str, *, within: str = "") -> Schema:
     """The part that a pointer, a reference or a definition's name leads to, as served and with its own
     definitions; reduced if it is too large. Raises UnknownPart."""
-    pointer = part.removeprefix("#")
-    if not pointer.startswith("/"):
+    pointer = unquote(part[1:]) if part.startswith("#") else part
+    if pointer and not pointer.startswith("/"):
         pointer = pointer_of(["$defs" if "$defs" in schema else "definitions", part])
     follow, found = references_within(schema), ""
     place: Any = schema
@@ -113,7 +113,9 @@ def _reduced(schema: Schema, text: str, pointer: str, within: str, node: Schema 
     places = Places.of(schema, subschemas(schema)) if HAS_NAMES.search(text) else Places("$id")
     fitting = partial(_fitting, whole=schema, places=places, within=within, node=node, pointer=pointer)
     # Most that are too large do not fit without closed parts, so these come first.
-    made = next(filter(None, map(fitting, CLOSED)))
+    made = next(filter(None, map(fitting, CLOSED)), None)
+    if made is None:
+        return {} if pointer else {"type": "object", "properties": {}}
     return made.copy if made.has_closed else next(filter(None, map(fitting, WHOLE)), made).copy
 
 
@@ -169,6 +171,7 @@ class _Reduction:
     has_closed: bool = False
     definitions: Schema = field(default_factory=dict)
     _seen: dict[tuple[int, str], _Part] = field(default_factory=dict)
+    _texts: dict[int, tuple[Schema, str]] = field(default_factory=dict)  # A target may have many references
     _waiting: deque[_Part] = field(default_factory=deque)
 
     def make(self, node: Schema, pointer: str) -> None:
@@ -315,7 +318,9 @@ class _Reduction:
                 copy, _, size = self._open(part)
                 if size <= len(write_json(closed)):
                     part.shown, part.is_open = copy | beside, True
-            part.place = id(part.resource), write_json(node)
+            if id(node) not in self._texts:
+                self._texts[id(node)] = node, write_json(node)
+            part.place = id(part.resource), self._texts[id(node)][1]
         part.size = len(write_json(part.shown)) + 1
         return part
 

@@ -326,3 +326,25 @@ def test_what_clients_write_out_stays_bounded_in_a_reduced_schema() -> None:
     schema["properties"] = schema["properties"] | {"bomb": {"$ref": "#/$defs/d59"}}
     assert not check_input_schema(schema).problem
     assert measure_demand(serve_reduced(schema), is_inlined=True).expanded <= MAX_EXPANDED
+
+
+@pytest.mark.timeout(20)
+def test_no_schema_keeps_the_reduction_busy_or_does_not_fit() -> None:
+    """B8"""
+    big = {"type": "object", "properties": {f"p{number}": {"pattern": "x" * 200} for number in range(2_500)}}
+    names = [f"argument {number:05}" for number in range(1_500)]
+    to_a = {"$ref": "#/$defs/a"}
+    in_circles = {"a": {"$ref": "#/$defs/b"}, "b": to_a}
+    for schema in (
+        {
+            "properties": {f"p{number}": {"$ref": "#/$defs/big"} for number in range(5_000)},
+            "$defs": {"big": big},
+        },
+        {"properties": dict.fromkeys(names, ADDRESS), "required": names},
+        {"required": [*names[:900]], "dependentRequired": {"a": names[:900]}, "enum": [{"a": "x" * 16_000}]},
+        {"anyOf": [{"properties": {f"p{number}": to_a}} for number in range(3_000)], "$defs": in_circles},
+    ):
+        whole = {"type": "object"} | schema
+        served = serve_reduced(whole)
+        assert len(written(served)) <= MAX_SERVED and served["type"] == "object"
+        assert len(written(open_part(whole, "#"))) <= MAX_SERVED
