@@ -9,8 +9,10 @@ from typing import Any
 
 from catalogue.access import Bounds
 from catalogue.exposure import ExposedCatalogue
-from catalogue.interactions import describe_interactions
+from catalogue.interactions import declared_interactions, describe_interactions
 from catalogue.models import Source, Workflow
+from catalogue.models.workflow import OF_OUTPUT
+from catalogue.reduced_schemas import open_part
 from catalogue.served_schemas import describe_inputs, describe_outputs, summarise_inputs
 
 SHORT_DESCRIPTION = 150
@@ -126,6 +128,21 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
     }
     failing = [outage for outage in current_outages() if outage.source == workflow.source.name]
     return described | ({"unavailable_source": _describe_outages(failing)[0]} if failing else {})
+
+
+def describe_part(workflow: Workflow, part: str) -> dict[str, Any]:
+    """A part of its schemas, with what it refers to: of the input schema, or by a pointer into the whole
+    description. Raises UnknownPart."""
+    schemas = {"/input_schema": workflow.offered_input_schema, OF_OUTPUT: workflow.output_schema or {}}
+    for kind, declared in declared_interactions(workflow).items():
+        schemas |= {
+            f"/{kind}/{number}/inputSchema": one.get("inputSchema") or {}
+            for number, one in enumerate(declared)
+        }
+    place = next((one for one in schemas if f"{part}/".startswith(f"{one}/")), "")
+    within = "" if place == "/input_schema" else place
+    schema = open_part(schemas[place or "/input_schema"], part[len(place) :], within=within)
+    return {"name": workflow.tool_name, "part": part, "schema": schema}
 
 
 def unavailable_sources(catalogue: ExposedCatalogue, bounds: Bounds) -> list[dict[str, Any]]:

@@ -9,14 +9,15 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
-from connectors.formats.json import write_json
+from connectors.formats.json import as_object, write_json
 from connectors.formats.json_schema import child_of, steps_of
 
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 1024 * 1024
+MAX_SERVED = 32 * 1024  # Larger ones are reduced for clients (`catalogue.reduced_schemas`)
 MAX_DEPTH = 40
-MAX_NODES = 5_000
-MAX_DEPTH_OF_REFERENCES = 200
-MAX_EXPANDED = 100_000  # Nodes with references followed; a validator takes about a millisecond for as many
+MAX_NODES = 20_000
+MAX_REFERENCES_IN_A_ROW = 100
+MAX_EXPANDED = 100_000  # Nodes with references followed; a validator takes some milliseconds for as many
 DIALECTS = tuple(
     f"{scheme}://json-schema.org/{path}/schema"
     for scheme in ("http", "https")
@@ -38,6 +39,10 @@ class UnsafeSchema(ValueError):
     """The schema must neither be served nor replaced silently."""
 
 
+class ExcessiveSchema(UnsafeSchema):
+    """The schema is beyond a limit."""
+
+
 class BrokenSchema(ValueError):
     """The schema is invalid."""
 
@@ -56,33 +61,49 @@ def read_bounded(text: str) -> tuple[dict[str, Any], str]:
     if (dialect := schema.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
         raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
     reader = _Reader()
-    reader.read_object(schema, depth=0)
-    if reader.nodes > MAX_NODES:
-        raise too_large()
-    if reader.has_headers:
-        text = write_json(schema)
-    if len(text) > MAX_BYTES:
-        raise UnsafeSchema(f"The schema is larger than {MAX_BYTES // 1024} KiB.")
-    if reader.has_references:
-        measure_demand(schema)
+    try:
+        reader.read_object(schema, depth=0)
+        if reader.nodes > MAX_NODES:
+            raise too_large()
+        if reader.has_headers:
+            text = write_json(schema)
+        if len(text) > MAX_BYTES:
+            raise ExcessiveSchema(f"The schema is larger than {MAX_BYTES // 1024:,} KiB.")
+        if reader.has_references:
+            measure_demand(schema, is_inlined=len(text) <= MAX_SERVED)
+    except ExcessiveSchema as error:
+        raise UnsafeSchema(f"{error} {_advice(schema)}") from None
     return schema, text
 
 
-def too_large() -> UnsafeSchema:
-    return UnsafeSchema(
-        f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES:,} parts. Move inner "
-        "schemas to $defs and refer to them, or replace them by {}, which allows any value."
+def too_large() -> ExcessiveSchema:
+    return ExcessiveSchema(
+        f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES:,} parts."
     )
 
 
-def measure_demand(schema: dict[str, Any]) -> Demand:
-    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones."""
+def _advice(schema: dict[str, Any]) -> str:
+    sizes = {
+        name: len(write_json(part))
+        for key in DEFINITIONS
+        for name, part in as_object(schema.get(key)).items()
+    }
+    if not sizes:
+        return "Move inner schemas to $defs and refer to them, or replace them by {}, which allows any value."
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"Its largest definition is {largest[:100]!r}; replace parts of it by {{}}, which allows any value."
+    )
+
+
+def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> Demand:
+    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones.
+    `is_inlined`: the work of clients that write out all references, not only of the validator."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
         return Demand(len(nodes), 0)
-    expansion = _Expansion(Places.of(schema, nodes))
-    expanded = expansion.size_at(schema, resource=schema, depth=0)
-    return Demand(expanded, expansion.recursive)
+    expansion = _Expansion(Places.of(schema, nodes), is_inlined)
+    return Demand(expansion.size_of(schema), len(expansion.recursive))
 
 
 def _is_literal(key: str, *, named: bool) -> bool:
@@ -200,8 +221,10 @@ def _nowhere(reference: str) -> BrokenSchema:
     return BrokenSchema(f"It refers to {reference[:200]!r}, which does not exist.")
 
 
-def _references(node: Schema) -> Iterator[str]:
-    return (node[key] for key in REFERENCES if isinstance(node.get(key), str))
+def _references(node: Schema) -> list[str]:
+    if REFERENCES.isdisjoint(node):
+        return []
+    return [node[key] for key in REFERENCES if isinstance(node.get(key), str)]
 
 
 def subschemas(schema: Any) -> list[Schema]:
@@ -225,52 +248,120 @@ def subschemas(schema: Any) -> list[Schema]:
 
 @dataclass(slots=True)
 class _Expansion:
-    """Counts nodes with references followed; each target is expanded once."""
+    """Counts nodes with references followed; each target is expanded once. Unless all are written out, only
+    those that a validator visits on its way to one value."""
 
     places: Places
-    recursive: int = 0
-    _open: set[int] = field(default_factory=set)
+    is_inlined: bool
+    recursive: set[tuple[int, str]] = field(default_factory=set)  # Nodes, and their recursive references
     _sizes: dict[int, int] = field(default_factory=dict)
+    _chains: dict[int, int] = field(default_factory=dict)  # The most references in a row for one value
+    _begun: set[int] = field(default_factory=set)
+    _needed: list[tuple[Any, Schema]] = field(default_factory=list)
+    _chain: int = 0
 
-    def size_at(self, place: Any, *, resource: Schema, depth: int) -> int:
-        """The size of a reference's target, or of the whole schema."""
-        key = id(place)
-        if key in self._open:
-            self.recursive += 1
-            return 1
-        if key not in self._sizes:
-            self._open.add(key)
-            self._sizes[key] = self._size(place, resource, depth)
-            self._open.discard(key)
-        return self._sizes[key]
+    def size_of(self, schema: Schema) -> int:
+        # Not by recursion, because a path through all definitions may be long.
+        waiting: list[tuple[Any, Schema]] = [(schema, schema)]
+        while waiting:
+            place, resource = waiting[-1]
+            key = id(place)
+            if key not in self._sizes:
+                self._begun.add(key)
+                self._needed, self._chain = [], 0
+                size = self._size(place, resource)
+                if self._needed:
+                    waiting += self._needed
+                    continue
+                self._sizes[key], self._chains[key] = size, self._chain + 1
+            waiting.pop()
+        return self._sizes[id(schema)]
 
-    def _size(self, value: Any, resource: Schema, depth: int, *, named: bool = False) -> int:
-        if depth > MAX_DEPTH_OF_REFERENCES:
-            raise UnsafeSchema(
-                f"The schema is nested deeper than {MAX_DEPTH_OF_REFERENCES}, references followed. Replace "
-                "inner schemas by {}, which allows any value."
-            )
+    def _size(self, value: Any, resource: Schema, *, keyword: str = "", in_place: bool = True) -> int:
         if isinstance(value, list):
-            size = 1 + sum(self._size(item, resource, depth + 1) for item in value)
+            size = 1 + sum(self._size(item, resource, in_place=in_place) for item in value)
+        elif isinstance(value, dict) and keyword in NAMED:
+            sizes = [self._size(item, resource, in_place=in_place) for item in value.values()]
+            # A value is one property only, but may match several patterns.
+            is_one = keyword == "properties" and not self.is_inlined
+            size = 1 + (max(sizes, default=0) if is_one else sum(sizes))
         elif isinstance(value, dict):
-            size = self._size_of_object(value, resource, depth, named=named)
+            size = self._size_of_object(value, resource, in_place)
         else:
             return 0
         if size > MAX_EXPANDED:
-            raise UnsafeSchema(f"The schema has more than {MAX_EXPANDED:,} parts, references followed.")
+            raise ExcessiveSchema(f"The schema has more than {MAX_EXPANDED:,} parts, references followed.")
         return size
 
-    def _size_of_object(self, node: Schema, resource: Schema, depth: int, *, named: bool) -> int:
-        if named:
-            return 1 + sum(self._size(item, resource, depth + 1) for item in node.values())
-        if self.places.starts_resource(node):
-            resource = node
+    def _size_of_object(self, node: Schema, resource: Schema, in_place: bool) -> int:
+        resource = node if self.places.starts_resource(node) else resource
         size = 1
         for reference in _references(node):
             place, owner = self.places.find(reference, resource)
-            size += self.size_at(place, resource=owner, depth=depth + 1)
-        is_deepest = depth >= MAX_DEPTH_OF_REFERENCES  # Then anything within it is too deep
+            if id(place) in self._sizes:
+                size += self._sizes[id(place)]
+                self._chain = max(self._chain, self._chains[id(place)] if in_place else 0)
+            elif id(place) in self._begun:
+                size += 1
+                self.recursive.add((id(node), reference))
+            else:
+                self._needed.append((place, owner))
+        if self._chain > MAX_REFERENCES_IN_A_ROW:
+            raise ExcessiveSchema(f"The schema has more than {MAX_REFERENCES_IN_A_ROW} references in a row.")
         for key, item in node.items():
-            if (is_deepest or isinstance(item, dict | list)) and key not in NOT_FOLLOWED:
-                size += self._size(item, resource, depth + 1, named=key in NAMED)
+            if isinstance(item, dict | list) and key not in NOT_FOLLOWED:
+                is_same = in_place and (self.is_inlined or key in IN_PLACE)
+                size += self._size(item, resource, keyword=key, in_place=is_same)
         return size
+
+
+IN_PLACE = frozenset({
+    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies",
+})  # fmt: skip
+SINGLE = frozenset({
+    "items", "additionalItems", "unevaluatedItems", "contains", "propertyNames", "not", "if", "then", "else",
+    "additionalProperties", "unevaluatedProperties",
+})  # fmt: skip
+SEVERAL = frozenset({"items", "prefixItems", "allOf", "anyOf", "oneOf"})
+PARTS = SINGLE | SEVERAL | NAMED - DEFINITIONS
+OF_ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
+
+
+def parts_of(node: Schema) -> Iterator[tuple[str, str | int | None, Any]]:
+    """Keyword, key or number, and schema of each part, without definitions."""
+    for keyword, value in node.items():
+        if isinstance(value, dict) and keyword in NAMED - DEFINITIONS:
+            yield from ((keyword, name, part) for name, part in value.items())
+        elif isinstance(value, list) and keyword in SEVERAL:
+            yield from ((keyword, number, part) for number, part in enumerate(value))
+        elif keyword in SINGLE:
+            yield keyword, None, value
+
+
+def count_visits(schema: Schema, arguments: Any, *, most: int) -> int:
+    """At least how often a validator visits a part to find all errors, each of which may give one; no further
+    than `most`."""
+    places = Places.of(schema, subschemas(schema))
+    waiting: list[tuple[Any, Schema, Any]] = [(schema, schema, arguments)]
+    visits = 0
+    while waiting and visits + len(waiting) <= most:
+        node, resource, value = waiting.pop()
+        visits += 1
+        if not isinstance(node, dict):
+            continue
+        resource = node if places.starts_resource(node) else resource
+        visits += len(node.get("required", ()))
+        waiting += [(*places.find(reference, resource), value) for reference in _references(node)]
+        for keyword, key, part in parts_of(node):
+            if keyword == "properties":
+                within = [value[key]] if isinstance(value, dict) and key in value else []
+            elif keyword in IN_PLACE:
+                within = [value]
+            elif keyword in OF_ITEMS:
+                within = value if isinstance(value, list) else []
+            else:
+                within = [*value.values()] if isinstance(value, dict) else []
+            if visits + len(waiting) + len(within) > most:
+                return most + 1
+            waiting += [(part, resource, one) for one in within]
+    return visits + len(waiting)

@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
 import jsonschema_rs
+from cachetools import LRUCache, cached
 from pydantic_core import to_json
 
 from catalogue.patterns import BOUNDED, NATIVE, Searches, leave_out_patterns, use_bounded_search
@@ -21,9 +23,9 @@ from catalogue.schema_limits import (
     NAMED,
     REFERENCES,
     BrokenSchema,
-    Demand,
     Places,
     UnsafeSchema,
+    count_visits,
     measure_demand,
     read_bounded,
     subschemas,
@@ -39,6 +41,7 @@ NAMED_PARTS = 5  # Of a schema, of those that were left out
 MAX_ROUNDS = 100  # Of reading what arguments mean; each cures all errors, or one if it can afford no more
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
+MAX_COMPILED = 8 * 1024 * 1024  # Characters of schemas whose validators are kept, at 13 bytes each
 KINDS = jsonschema_rs.ValidationErrorKind
 COMPILED = re.compile(r'"(?:\$|pattern)|\\ud')
 """In the JSON of a schema with references, names, patterns or halves of surrogate pairs."""
@@ -251,13 +254,12 @@ class _Errors:
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     validator: jsonschema_rs.Validator
-    demand: Demand
+    text: str  # The schema's JSON
 
     def check(self, arguments: Any) -> _Errors:
         """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
         it returns the first, so their number is estimated beforehand."""
-        parts, depth = _extent(arguments)
-        if depth > MAX_ARGUMENT_DEPTH:
+        if _extent(arguments)[1] > MAX_ARGUMENT_DEPTH:
             raise TooDeep
         Searches.begin()
         if self.validator.is_valid(arguments):
@@ -267,10 +269,11 @@ class _Compiled:
                 # A half character raises, in a text that no rule of the schema has the validator read.
                 json.dumps(arguments, ensure_ascii=False).encode()
             return _Errors([])
-        recursive, expanded = self.demand.recursive, self.demand.expanded
-        if expanded * max(parts, recursive**depth) <= AFFORDABLE:
+        schema = json.loads(self.text)
+        if count_visits(schema, arguments, most=AFFORDABLE) <= AFFORDABLE:
             return _Errors(list(self.validator.iter_errors(arguments)))
-        return _Errors(self._first_error(arguments) if recursive < 2 else [], are_all=False)
+        is_bounded = measure_demand(schema).recursive < 2
+        return _Errors(self._first_error(arguments) if is_bounded else [], are_all=False)
 
     def _first_error(self, arguments: Any) -> list[jsonschema_rs.ValidationError]:
         try:
@@ -381,12 +384,11 @@ def _below(level: list[Any]) -> list[Any]:
     return below
 
 
-@lru_cache(maxsize=2048)
+@cached(LRUCache(MAX_COMPILED, getsizeof=lambda compiled: len(compiled.text)), lock=Lock())
 def _compiled(schema: str) -> _Compiled:
-    return _Compiled(_validator(schema), measure_demand(json.loads(schema)))
+    return _Compiled(_validator(schema), schema)
 
 
-@lru_cache(maxsize=2048)
 def _validator(schema: str) -> jsonschema_rs.Validator:
     # Without `properties` the library does not name members that `additionalProperties: false` forbids.
     loaded = json.loads(schema, object_hook=_with_properties if '"additionalProperties"' in schema else None)
@@ -414,7 +416,7 @@ def _find_problem(schema: dict[str, Any], text: str) -> str:
     if not COMPILED.search(text) and jsonschema_rs.meta.is_valid(schema):
         return ""
     try:
-        _validator(text)
+        _compiled(text)
     except jsonschema_rs.ValidationError as error:
         return printable(f"{pointer_of(error.instance_path) or '/'}: {error.message}")[:300]
     except ValueError as error:

@@ -114,15 +114,20 @@ CHANGED = frozenset({*SINGLE, *SEVERAL, *NAMED, "pattern"})
 
 def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy for clients, of the schema of an object."""
-    served: dict[str, Any] = _copied(schema)
+    served = spell_out(_copied(schema))
+    # Some clients allow only the members that are named here.
+    members = members_of_parts(served) | served.get("properties", {})
+    return {"type": "object"} | served | {"properties": members}
+
+
+def spell_out(served: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, changed in place."""
     for node in subschemas(served):
         # Most have a type and a description, and nothing to change.
         if not node.keys().isdisjoint(CHANGED):
             _spell_out(node)
             _say_pattern(node)
-    # Some clients allow only the members that are named here.
-    members = members_of_parts(served) | served.get("properties", {})
-    return {"type": "object"} | served | {"properties": members}
+    return served
 
 
 def _copied(value: Any) -> Any:

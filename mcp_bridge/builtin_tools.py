@@ -10,12 +10,19 @@ from mcp_types import CallToolResult, Tool, ToolAnnotations
 
 from catalogue.access import Scope, describe_lack
 from catalogue.database import run_in_database
-from catalogue.descriptions import Mode, describe_workflow, summarise_workflow, unavailable_sources
+from catalogue.descriptions import (
+    Mode,
+    describe_part,
+    describe_workflow,
+    summarise_workflow,
+    unavailable_sources,
+)
 from catalogue.exposure import current_catalogue
 from catalogue.interactions import InteractionKind
 from catalogue.long_lists import UnknownCursor
 from catalogue.models import Workflow
 from catalogue.naming import counted
+from catalogue.reduced_schemas import UnknownPart
 from catalogue.schemas import ArgumentProblem, check_arguments
 from catalogue.search import WorkflowQuery, select_workflows
 from executions.change_feed import watch_until_settled
@@ -256,7 +263,13 @@ NAME = {
 
 
 def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
-    described = describe_workflow(exposed_workflow(arguments["name"], caller=call.access.caller))
+    workflow = exposed_workflow(arguments["name"], caller=call.access.caller)
+    try:
+        part = arguments.get("part")
+        described = describe_part(workflow, part) if part else describe_workflow(workflow)
+    except UnknownPart as error:
+        problem = ArgumentProblem("/part", str(error))
+        raise InvalidArguments("get_workflow_info", [problem], starts=False) from None
     portable = portable_view(current_catalogue(), call.access.bounds)
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
@@ -271,7 +284,16 @@ WORKFLOW_TOOLS = (
             "long results are cached, hints, and whether its engine cannot be listed at present."
         ),
         scope=Scope.READ,
-        properties={"name": NAME},
+        properties={
+            "name": NAME,
+            "part": {
+                "type": "string",
+                "description": (
+                    "Only this part of a large schema, as the schema says where it is left out, such as "
+                    "/$defs/Address: with everything that it refers to."
+                ),
+            },
+        },
         required=("name",),
         names_workflow="name",
         call=answer_with(_get_workflow_info),

@@ -56,7 +56,7 @@ class PortableView:
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
         workflow = exposure.find_named(self.entry.workflows, name)
-        return None if workflow is None else workflow.offered_input_schema
+        return None if workflow is None else workflow.served_input_schema
 
     def tell_invalid(
         self, called: str, schema: Mapping[str, Any], error: InvalidArguments

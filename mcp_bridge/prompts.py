@@ -149,7 +149,7 @@ def _find_or_render(
     portable = portable_view(current_catalogue(), access.bounds)
     shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
     if portable is not None:
-        arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)
+        arguments = make_portable(workflow.served_input_schema).plan.write(arguments)
     message = _ask_to_run(workflow, shown, arguments, has_own_tool=workflow.tool_name in tools)
     return types.GetPromptResult(
         description=workflow.shown_description or None,

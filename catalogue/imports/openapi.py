@@ -27,6 +27,7 @@ from catalogue.imports.tools import ToolChange, address_of, free_source_name, re
 from catalogue.models import Revision, Source
 from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
+from catalogue.reduced_schemas import serve_reduced
 from catalogue.sources import create_source
 from connectors.formats.json import write_json
 from connectors.http_tools.connector import HttpConfig
@@ -152,7 +153,10 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
         characters = 0  # An estimate
         for layer in layers.values():
             shown = {"name": layer["name"], "title": layer["upstream_title"]}
-            shown |= {"description": layer["description"], "inputSchema": layer["input_schema"]}
+            shown |= {
+                "description": layer["description"],
+                "inputSchema": serve_reduced(layer["input_schema"]),
+            }
             characters += len(write_json(shown))
         outcome = OpenApiImport(
             source=target.name,

@@ -24,6 +24,7 @@ from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
 from catalogue.naming import RESERVED, spellings
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
+from catalogue.reduced_schemas import serve_reduced
 from catalogue.served_schemas import serve_schema
 from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA
 from connectors.protocol import WorkflowRef
@@ -34,6 +35,7 @@ TOOL_NAME = RegexValidator(
 
 MOST_CALLS = 1_000_000  # A minute
 MOST_APPROVERS = 10
+OF_OUTPUT = "/output_schema"  # Where pointers to parts of it begin
 OVERRIDES: dict[str, Any] = {  # The columns of a curator's decisions, with their values where there is none
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
     **dict.fromkeys(
@@ -454,10 +456,19 @@ class Workflow(Exposing):
 
     @property
     def served_input_schema(self) -> dict[str, Any]:
-        return serve_schema(self.offered_input_schema)
+        """As agents read it."""
+        return serve_reduced(self.offered_input_schema)
 
     @property
     def served_output_schema(self) -> dict[str, Any] | None:
+        return None if self.output_schema is None else serve_reduced(self.output_schema, within=OF_OUTPUT)
+
+    @property
+    def whole_input_schema(self) -> dict[str, Any]:
+        return serve_schema(self.offered_input_schema)
+
+    @property
+    def whole_output_schema(self) -> dict[str, Any] | None:
         return None if self.output_schema is None else serve_schema(self.output_schema)
 
     @property

@@ -223,10 +223,10 @@ class WorkflowDetailSerializer(WorkflowSerializer):
     """A workflow in full."""
 
     input_schema = JSONObjectField(
-        source="served_input_schema", help_text="JSON Schema against which arguments are validated."
+        source="whole_input_schema", help_text="JSON Schema against which arguments are validated."
     )
     output_schema = JSONObjectField(
-        source="served_output_schema",
+        source="whole_output_schema",
         allow_null=True,
         help_text="JSON Schema of results, if the engine guarantees one.",
     )

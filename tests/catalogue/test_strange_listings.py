@@ -32,6 +32,15 @@ def referring(levels: int, times: int) -> dict[str, Any]:
     return {"$defs": definitions, "$ref": f"#/$defs/d{levels - 1}"}
 
 
+def within(levels: int, times: int) -> dict[str, Any]:
+    """The same by its properties: no work for a validator, but for clients that write out all references."""
+    definitions: dict[str, Any] = {"d0": {"type": "object"}}
+    for level in range(1, levels):
+        inner = {f"p{number}": {"$ref": f"#/$defs/d{level - 1}"} for number in range(times)}
+        definitions[f"d{level}"] = {"properties": inner}
+    return {"$defs": definitions, "$ref": f"#/$defs/d{levels - 1}"}
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -311,13 +320,20 @@ def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine: Engine, 
         ({"$schema": "https://example.com/dialect"}, "'https://example.com/dialect' is not supported"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "is not supported"),
         ({"$schema": 7}, "'7' is not supported"),
-        (nested(40), "nested deeper than 40 or has more than 5,000 parts. Move inner schemas to $defs"),
+        (nested(40), "nested deeper than 40 or has more than 20,000 parts. Move inner schemas to $defs"),
         (nested(110), "nested deeper than 40"),
-        ({"properties": {f"p{number}": {} for number in range(6000)}}, "more than 5,000 parts"),
-        ({"properties": {f"{number}" + "p" * 3000: {} for number in range(100)}}, "larger than 256 KiB"),
-        ({"default": "x" * 300_000}, "larger than 256 KiB"),
+        ({"properties": {f"p{number}": {} for number in range(21_000)}}, "more than 20,000 parts"),
+        ({"properties": {f"{number}" + "p" * 3000: {} for number in range(400)}}, "larger than 1,024 KiB"),
+        ({"default": "x" * 1_100_000}, "larger than 1,024 KiB"),
+        (
+            {"$defs": {"small": {}, "large": {"properties": {f"p{number}": {} for number in range(21_000)}}}},
+            "Its largest definition is 'large'",
+        ),
         (referring(38, times=2), "more than 100,000 parts, references followed"),
-        (referring(1000, times=1), "nested deeper than 200, references followed"),
+        (within(38, times=2), "more than 100,000 parts, references followed"),
+        (referring(38, times=2) | {"default": "x" * 50_000}, "more than 100,000 parts, references followed"),
+        (referring(1000, times=1), "more than 100 references in a row"),
+        (within(150, times=1), "more than 100 references in a row"),
     ],
 )
 def test_a_schema_that_could_harm_us_or_others_is_skipped_with_its_reason(

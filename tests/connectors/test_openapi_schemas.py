@@ -173,18 +173,23 @@ def test_references_that_multiply_cost_no_time():
 
 def test_a_schema_that_is_too_much_refuses_its_operation():
     """C1.4: told, and not made into one that takes anything."""
-    wide = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(6_000)}}
+    wide = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(21_000)}}
     raw = with_operation(body_of({"type": "array", "items": wide}), method="post")
-    assert "more than 5,000 parts" in the_refusal(raw).reason
+    assert "more than 20,000 parts" in the_refusal(raw).reason
     many = {
         f"S{n}": {
             "properties": {f"p{m}": {} for m in range(60)} | {"s": {"$ref": f"#/components/schemas/S{n + 1}"}}
         }
-        for n in range(100)
-    } | {"S100": {}}
+        for n in range(350)
+    } | {
+        "S350": {},
+        "S7": {"properties": {f"p{m}": {} for m in range(200)} | {"s": {"$ref": "#/components/schemas/S8"}}},
+    }
     reference = {"type": "array", "items": {"$ref": "#/components/schemas/S0"}}
     raw = with_operation(body_of(reference), method="post", components={"schemas": many})
-    assert "including everything that it refers to" in the_refusal(raw).reason
+    refused = the_refusal(raw)
+    assert "including everything that it refers to" in refused.reason and "--only" in refused.reason
+    assert refused.pointer == "/components/schemas/S7"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Schemas as clients read them, at every door: an object wherever a schema stands."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from jsonschema.validators import validator_for
 from catalogue.models import Workflow
 from catalogue.schemas import check_input_schema
 from tests import plain_http
-from tests.factories import make_workflow
+from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.schema_catalogue import NASTY_SCHEMAS
@@ -137,6 +138,54 @@ async def test_details_and_resources_and_rest_show_the_schema_that_the_list_has(
             for schemas in (told, read, rest):
                 assert (schemas["input_schema"], schemas["output_schema"]) == (listed[name], listed[name])
             assert told["queries"][0]["inputSchema"] == listed[name]
+
+
+FIELD = {"type": "string", "description": "What nobody needs to know at once. " * 10}
+KINDS = {
+    f"kind_{n}": {"type": "object", "properties": {f"f{n}_{m}": FIELD for m in range(9)}} for n in range(200)
+}
+QUERY = {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in KINDS}}
+LARGE = {"type": "object", "properties": {"query": QUERY}, "$defs": KINDS}
+
+
+@pytest.fixture
+def large() -> Workflow:
+    workflow = make_workflow(name="find", input_schema=LARGE, output_schema=LARGE, execution_type="sync")
+    make_toolset("few", picked=[workflow], mode="compact")
+    return workflow
+
+
+async def test_agents_open_the_parts_of_a_large_schema_on_demand(
+    connect: Connect, large: Workflow, mcp_server: McpServer, token: str
+):
+    """D7: also in a compact toolset; REST has the whole one."""
+    shown: dict[str, list[Any]] = {}
+    for toolset in ("", "few"):
+        async with connect(toolset=toolset) if toolset else connect() as client:
+            told = (await client.call_tool("get_workflow_info", {"name": "find"})).structured_content
+            texts = [json.dumps(told[side]) for side in ("input_schema", "output_schema")]
+            parts = [re.findall(r"with part=(\S*) shows", text)[0] for text in texts]
+            opened = [
+                (
+                    await client.call_tool("get_workflow_info", {"name": "find", "part": part})
+                ).structured_content
+                for part in (*parts, "kind_7")
+            ]
+            wrong = await client.call_tool("get_workflow_info", {"name": "find", "part": "/$defs/kind_x"})
+            if not toolset:
+                (listed,) = [one for one in (await client.list_tools()).tools if one.name == "find"]
+                assert listed.input_schema == told["input_schema"]
+        assert all(len(text) < 40_000 for text in texts)
+        names = [part.rpartition("/")[2] for part in parts]
+        assert parts == [f"/$defs/{names[0]}", f"/output_schema/$defs/{names[1]}"]
+        assert [one["schema"] for one in opened[:2]] == [KINDS[name] for name in names]
+        assert opened[2] == {"name": "find", "part": "kind_7", "schema": KINDS["kind_7"]}
+        assert wrong.is_error and "/$defs has kind_0, kind_1" in wrong.content[0].text
+        shown[toolset] = [told, opened]
+    assert shown[""] == shown["few"]
+    headers = {"authorization": f"Bearer {token}"}
+    rest = await in_database(_get)(f"{mcp_server.base_url}/api/workflows/find", headers)
+    assert rest["input_schema"] == LARGE == rest["output_schema"]
 
 
 def _get(url: str, headers: dict[str, str]) -> dict[str, Any]:

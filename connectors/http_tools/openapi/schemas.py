@@ -38,7 +38,7 @@ NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}
 ANNOTATIONS = frozenset({"title", "description", "examples"})
 NULL_ALONE = ("null", ["null"])
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
-MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
+MAX_PARTS = 20_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
 MAX_LOOKED_AT = 50  # Subschemas inspected for one property
@@ -680,6 +680,7 @@ class Schemas:
         NoTool."""
         found: Schema = {}
         first, has_subtypes, own_notes = parts, False, list[str]()
+        sizes: dict[str, int] = {}
         waiting = sorted(needs, reverse=True)
         while waiting:
             pointer = waiting.pop()
@@ -691,12 +692,14 @@ class Schemas:
                 definition = definition if most else self._definition(f"{pointer}{OPEN}")
             found[name] = definition.schema
             own_notes += [note_on_missing(pointer)] if pointer in self._missing else definition.notes
-            parts += definition.parts
+            parts, sizes[pointer] = parts + definition.parts, definition.parts
             if has_subtypes and most and parts > most:
                 return self.definitions_for(needs, parts=first, notes=notes, most=0)
             if parts > MAX_PARTS:
                 raise NoTool(
-                    f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
+                    f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to, "
+                    "most in this definition. Shorten it, or leave the operation out with --only.",
+                    max(sizes, key=lambda one: sizes[one]),
                 )
             waiting += sorted(definition.needs, reverse=True)
         if notes is not None:
