@@ -20,6 +20,7 @@ DETAILS_SECONDS = 25.0
 """From the beginning of a poll, which may take 30 s: what the engine has not said by then of a result, a
 reason or logs is left out, because the run's state must not be lost with it."""
 ABOUT_OUTPUT = {"workflow-catalogue/about-output": True}
+ASIDE = {"workflow-catalogue/about-output": "aside"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +114,8 @@ class RunSnapshot:
     """The engine's reason for a failure or cancellation, fit for a user."""
     content: Sequence[dict[str, Any]] | None = None
     """MCP's content blocks, if the engine answers with them; `output` is then for programs. Texts with
-    ABOUT_OUTPUT as `_meta` come last: what a model has to know about the output, and no part of it."""
+    ABOUT_OUTPUT as `_meta` come last: what a model has to know about the output, and no part of it; with
+    ASIDE what it may know."""
     unread: ConnectorError | None = None
     """Why the result of a completed run, or a part of it, could not be read. If it is Unreachable or
     NotFound, the run is polled again for a while."""

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from catalogue.models import Workflow
 from catalogue.naming import counted
 from connectors.definitions import runs_as_script
-from connectors.protocol import ABOUT_OUTPUT
+from connectors.protocol import ABOUT_OUTPUT, ASIDE
 from executions.models import Execution
 from executions.reading import decode_base64
 from mcp_bridge.request_meta import NOTE
@@ -209,19 +209,19 @@ def blocks_of(execution: Execution) -> list[Block]:
     return [
         Block(raw, number=number, address=content_address(execution, number))
         for number, raw in enumerate(raws)
-        if raw.get("_meta") != ABOUT_OUTPUT
+        if raw.get("_meta") not in (ABOUT_OUTPUT, ASIDE)
     ]
 
 
-def notes_of(execution: Execution) -> list[str]:
+def notes_of(execution: Execution, kind: dict[str, Any] = ABOUT_OUTPUT) -> list[str]:
     """What the connector says about the output."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
-    return [str(raw.get("text"))[:LONGEST_NOTE] for raw in raws if raw.get("_meta") == ABOUT_OUTPUT]
+    return [str(raw.get("text"))[:LONGEST_NOTE] for raw in raws if raw.get("_meta") == kind]
 
 
 def has_blocks(execution: Execution) -> bool:
     """Whether the engine answered with content blocks, perhaps with an empty list."""
-    return execution.payload.content is not None and bool(blocks_of(execution) or not notes_of(execution))
+    return execution.payload.content == [] or bool(blocks_of(execution))
 
 
 def content_address(execution: Execution, number: int, *, offset: int = 0) -> str:

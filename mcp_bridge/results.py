@@ -9,6 +9,7 @@ from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import ArgumentProblem, find_argument_problems
+from connectors.protocol import ASIDE
 from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.models.execution import SAID_BY
 from executions.reading import describe_execution
@@ -28,7 +29,8 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
         described["note"] = _advice(execution)
     if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
-    if said := [*content.notes_of(execution), *filter(None, [content.what_was_cut(execution)])]:
+    notes = content.notes_of(execution) + content.notes_of(execution, ASIDE)
+    if said := [*notes, *filter(None, [content.what_was_cut(execution)])]:
         described["note"] = " ".join([*filter(None, [described.get("note")]), *said])
     blocks = content.blocks_of(execution)
     if blocks and not _says_the_same(blocks, execution.payload.output):
@@ -104,6 +106,7 @@ def execution_result(
     notes = [words for words in (*content.notes_of(execution), _origin(execution), note) if words]
     if not may_be_large:  # A terminal shows both
         _have_all_read(result, execution, notes, has_schema)
+    notes += content.notes_of(execution, ASIDE)
     result.content += [TextContent(text=f"({words})", _meta={NOTE: True}) for words in notes]
     return result
 

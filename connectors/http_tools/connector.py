@@ -65,6 +65,7 @@ from connectors.network.redaction import MASK, Redactor, printable, shorten, wor
 from connectors.network.transport import WORDS_LIMIT, HttpLimits, is_phrase, retry_after, status_line
 from connectors.protocol import (
     ABOUT_OUTPUT,
+    ASIDE,
     Capabilities,
     Health,
     ReportProgress,
@@ -89,6 +90,7 @@ JSON_TYPE = re.compile(r".*[/+-]json|(?P<several>.*[/+.-](?:ndjson|jsonl|json-?(
 TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|graphql|x-www-form-urlencoded)")
 FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|msgpack|cbor).*")
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
+VALIDATORS = frozenset({"etag", "last-modified"})
 LONGEST_HEADERS = 10_000  # Characters of all that are shown
 Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
@@ -732,7 +734,10 @@ class Call:
             }
             said += [f"{sent.get(name, name)}: {value}" for name, value in headers.items()]
             note = " · ".join([*said, note] if note else said)
-        notes = [{"type": "text", "text": note, "_meta": ABOUT_OUTPUT}] if note else []
+        # Nearly every API sends them, few agents need them, and another note costs the structured content.
+        asides = VALIDATORS - {*self.operation.response_headers}
+        is_aside = status in (200, 201) and not received.note and headers and headers.keys() <= asides
+        notes = [{"type": "text", "text": note, "_meta": ASIDE if is_aside else ABOUT_OUTPUT}] if note else []
         content = [received.block, *notes] if received.block else notes
         return RunSnapshot(
             state=RunState.FAILED if failure else RunState.COMPLETED,
@@ -759,8 +764,9 @@ class Call:
         sent, names = self.answer.headers, []
         for name in sent:
             is_about_body = name.startswith("content-") and self.spec.method != "HEAD"
-            is_wanted = (is_empty or name in self.operation.response_headers) and not is_about_body
-            if (is_wanted or TELLING.search(name)) and sent[name] and not NOISE.search(name):
+            is_wanted = is_empty or name in VALIDATORS or name in self.operation.response_headers
+            tells = (is_wanted and not is_about_body) or TELLING.search(name)
+            if tells and sent[name] and not NOISE.search(name):
                 names.append(name)
         values = self.redactor.texts([printable(sent[name]) for name in names[:MOST_HEADERS]])
         shown = [shorten(value, LONGEST_HEADERS // len(values)) for value in values]

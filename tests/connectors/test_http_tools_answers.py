@@ -10,7 +10,7 @@ import pytest
 
 from connectors.errors import OutcomeUnknown, Unreachable
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
-from connectors.protocol import ABOUT_OUTPUT, RunSnapshot, RunState
+from connectors.protocol import ABOUT_OUTPUT, ASIDE, RunSnapshot, RunState
 from tests.connectors.calling import run
 from tests.connectors.declared_tools import TEXT, tool
 from tests.connectors.http_tool_hosts import http_tool_hosts
@@ -349,13 +349,24 @@ async def test_a_header_that_says_what_the_body_does_not_is_told_beside_it(api: 
     api.tell("GET", "/x", Reply(200, [{"id": 1}], OF_NO_USE | {name: OF_USE[name], "ETag": '"v7"'}))
     snapshot = await run(tool("GET", f"{api.base_url}/x"))
     assert snapshot.output == [{"id": 1}]
-    assert note_of(snapshot) == f"{name}: {OF_USE[name]}"
+    assert note_of(snapshot) == f'{name}: {OF_USE[name]} · ETag: "v7"'
 
 
 @pytest.mark.parametrize("status", [200, 201])
 async def test_of_a_usual_answer_there_is_nothing_to_tell(api: TargetApi, status: int) -> None:
-    api.tell("POST", "/x", Reply(status, {"id": 1}, OF_NO_USE | {"ETag": '"v7"'}))
+    api.tell("POST", "/x", Reply(status, {"id": 1}, OF_NO_USE))
     assert (await run(tool("POST", f"{api.base_url}/x"))).content is None
+
+
+@pytest.mark.parametrize("headers", [{"ETag": 'W/"v7"'}, {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}])
+async def test_what_nearly_every_answer_has_is_told_as_an_aside(
+    api: TargetApi, headers: dict[str, str]
+) -> None:
+    """C5.4: it must not cost clients the structured output."""
+    api.tell("GET", "/x", Reply(200, {"id": 1}, OF_NO_USE | headers))
+    (aside,) = (await run(tool("GET", f"{api.base_url}/x"))).content or ()
+    ((name, value),) = headers.items()
+    assert (aside["_meta"], aside["text"]) == (ASIDE, f"{name}: {value}")
 
 
 @pytest.mark.parametrize("status", [202, 203, 206, 207])

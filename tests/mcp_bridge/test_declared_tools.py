@@ -157,6 +157,19 @@ LINK = '<https://api.example.com/items?page=2>; rel="next"'
 OUTPUTS = [({"id": 1}, True), ({"id": 1}, False), ([{"id": 1}], False), ("one, two", False), (None, False)]
 
 
+async def test_an_etag_does_not_cost_the_structured_output(api: TargetApi, connect: Connect) -> None:
+    """C5.4: clients that show a text beside it have both."""
+    api.tell("GET", "/items", Reply(200, b'{"id": 7}', {"ETag": '"v7"', "Content-Type": "application/json"}))
+    await submit(
+        declared("items", endpoint=f"{api.base_url}/items", api={"authentication": BEARER})
+        | {"output_is_promised": False}
+    )
+    async with connect() as client:
+        result = await client.call_tool("items", {})
+    assert result.structured_content == {"id": 7}
+    assert [block.text for block in result.content][1:] == ['(ETag: "v7")']
+
+
 @pytest.mark.parametrize(("output", "is_promised"), OUTPUTS)
 async def test_what_the_headers_say_is_read_beside_the_output_at_every_door(
     api: TargetApi, connect: Connect, output: Any, is_promised: bool
