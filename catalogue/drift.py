@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from catalogue.naming import listed
@@ -471,18 +472,24 @@ UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})  # Zero width, direction, tags, pri
 
 def find_suspicious(value: Any) -> dict[str, None]:
     """Excerpts of the value's texts that may be instructions to agents, in order."""
-    found: dict[str, None] = {}
-    for text in texts_in(value):
+    return {excerpt: None for text in texts_in(value) for excerpt in _excerpts_of(text)}
+
+
+@lru_cache(maxsize=10_000)
+def _excerpts_of(text: str) -> tuple[str, ...]:
+    """Cached, because the tools of an API repeat the texts of its definitions."""
+    found, readable = [], text
+    if not text.isascii():
         if unseen := sorted({f"U+{ord(char):04X}" for char in text if unicodedata.category(char) in UNSEEN}):
-            found[f"unseen characters ({', '.join(unseen[:5])})"] = None
+            found.append(f"unseen characters ({', '.join(unseen[:5])})")
         readable = unicodedata.normalize("NFKC", text)
         readable = "".join(char for char in readable if unicodedata.category(char) not in UNSEEN)
-        for pattern in PATTERNS:
-            for match in pattern.finditer(readable):
-                line = " ".join(match[0].split())
-                shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
-                found[f"\u201c{shown}\u201d"] = None
-    return found
+    for pattern in PATTERNS:
+        for match in pattern.finditer(readable):
+            line = " ".join(match[0].split())
+            shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+            found.append(f"\u201c{shown}\u201d")
+    return tuple(found)
 
 
 READ_BY_AGENTS = (
