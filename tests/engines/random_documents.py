@@ -16,6 +16,7 @@ Raw = dict[str, Any]
 Values = st.SearchStrategy[Any]
 VERSIONS = ("3.0.3", "3.1.0")
 JSON = "application/json"
+JSON_LINES = ("application/x-ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 SEPARATORS = {"form": ",", "simple": ",", "pipeDelimited": "|", "spaceDelimited": " "}
@@ -47,6 +48,8 @@ class Meant:
     has_body: bool = False
     media_type: str = ""
     """The one that the body has to arrive with."""
+    part_types: dict[str, str] = field(default_factory=dict)
+    """Of a form's fields."""
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Call:
     expected: Expected
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomDocument:
     raw: Raw
     """Without servers."""
@@ -113,6 +116,12 @@ class Grammar:
             schema |= {"enum": [*schema["enum"], None]}
         return Described(schema, one.values | st.none())
 
+    def nullable_line(self) -> Described:
+        schema: Raw = {"anyOf": [self.line.schema, {"type": "null"}]}
+        if self.is_30:
+            schema = self.line.schema | {"nullable": True}
+        return Described(schema, LINES | st.none())
+
     def values(self) -> st.SearchStrategy[Described]:
         """Of a JSON body."""
         scalars = st.sampled_from(self.scalars(TEXT))
@@ -129,6 +138,7 @@ class Grammar:
             scalars,
             scalars.map(self.nullable),
             st.sampled_from([self.line, self.tree, choice, Described({}, ANYTHING)]),
+            st.sampled_from([*CONTRADICTORY, SHAPE, BOTH, self.nullable_line()]),
         )
         return st.recursive(leaves, lambda inner: inner.map(_list_of) | inner.map(_map_of), max_leaves=3)
 
@@ -146,6 +156,46 @@ TREES = st.recursive(
     ),
     max_leaves=3,
 )
+LISTED = Described(
+    {"type": "array", "items": {"type": "string"}, "enum": ["north", "south"]},
+    st.lists(st.sampled_from(["north", "south"]), min_size=1, max_size=2, unique=True),
+)
+"""The enum is meant for the items."""
+NUMBERED = Described({"type": "string", "enum": [1, 2]}, st.sampled_from(["1", "2"]))
+INT_OR_STRING = Described({"type": "string", "format": "int-or-string"}, st.integers(0, 9000) | WORD)
+OVERLAPPING = Described(
+    {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]},
+    st.sampled_from(["2031-12-31", "2031-12-31T23:59:59Z"]),
+)
+CONTRADICTORY = (
+    LISTED,
+    NUMBERED,
+    INT_OR_STRING,
+    OVERLAPPING,
+    Described({"type": "integer", "enum": ["1", "2"]}, st.sampled_from([1, 2])),
+    Described({"oneOf": [{"type": "integer"}, {"type": "number"}]}, st.sampled_from([1, 0.5])),
+    Described({"oneOf": [{"type": "string"}, {"type": "string", "enum": ["-1"]}]}, st.just("-1") | TEXT),
+    Described(
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"name": {"type": "string"}, "mail": {"type": "string"}}},
+                {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}},
+            ]
+        },
+        st.fixed_dictionaries({"name": TEXT}, optional={"mail": TEXT}),
+    ),
+    Described({"type": "string", "pattern": "/^[a-z]+$/i"}, st.just("Anna")),
+)
+"""By the letter nothing, or not all that is meant, is valid."""
+SHAPE = Described(
+    {"$ref": "#/components/schemas/Shape"},
+    st.fixed_dictionaries({"kind": st.just("Circle"), "radius": st.integers(0, 9)}, optional={"name": TEXT})
+    | st.fixed_dictionaries({"kind": st.just("Square")}, optional={"side": st.booleans()}),
+)
+BOTH = Described(
+    {"$ref": "#/components/schemas/Both"},
+    st.fixed_dictionaries({"a": TEXT, "b": st.integers(-9, 9)}),
+)
 STAMP: Raw = {"$ref": "#/components/schemas/Stamp"}
 COMPONENTS: Raw = {
     "schemas": {
@@ -160,6 +210,33 @@ COMPONENTS: Raw = {
                 "stamp": STAMP,
             },
             "additionalProperties": False,
+        },
+        "Shape": {
+            "type": "object",
+            "properties": {"kind": {"type": "string"}, "name": {"type": "string"}},
+            "required": ["kind"],
+            "discriminator": {"propertyName": "kind"},
+        },
+        "Circle": {
+            "allOf": [
+                {"$ref": "#/components/schemas/Shape"},
+                {"type": "object", "properties": {"radius": {"type": "integer"}}, "required": ["radius"]},
+            ]
+        },
+        "Square": {
+            "allOf": [{"$ref": "#/components/schemas/Shape"}, {"properties": {"side": {"type": "boolean"}}}]
+        },
+        "Closed": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "Both": {
+            "allOf": [
+                {"$ref": "#/components/schemas/Closed"},
+                {"type": "object", "properties": {"b": {"type": "integer"}}},
+            ]
         },
         "Tree": {
             "type": "object",
@@ -220,8 +297,12 @@ def _calls(draw: st.DrawFn, grammar: Grammar, number: int) -> Call:
     }
     path = expected.path
     for place in range(draw(st.integers(0, 2))):
-        path += f"/x/{{p{place}}}"
-        operation["parameters"].append(draw(_in_path(grammar, f"p{place}", meant, expected)))
+        template, further, described = draw(_in_path(grammar, f"p{place}"))
+        path += f"/x/{template}"
+        parameter = {"name": f"p{place}", "in": "path", "required": True, "schema": described.schema}
+        operation["parameters"].append(parameter | further)
+        value = meant.said["path", f"p{place}"] = draw(described.values)
+        expected.path += "/x/" + ",".join(map(text_of, value if isinstance(value, list) else [value]))
     for place in range(draw(st.integers(0, 3))):
         operation["parameters"].append(draw(_in_query(grammar, f"q{place}", meant, expected)))
     for where, name in draw(st.lists(st.sampled_from([("header", "X-H"), ("cookie", "c")]), unique=True)):
@@ -234,12 +315,15 @@ def _calls(draw: st.DrawFn, grammar: Grammar, number: int) -> Call:
 
 
 @st.composite
-def _in_path(draw: st.DrawFn, grammar: Grammar, name: str, meant: Meant, expected: Expected) -> Raw:
-    scalar = draw(st.sampled_from(grammar.scalars(WORD)))
-    described = draw(st.sampled_from([scalar, _items(scalar)]))
-    value = meant.said["path", name] = draw(described.values)
-    expected.path += "/x/" + ",".join(map(text_of, value if isinstance(value, list) else [value]))
-    return {"name": name, "in": "path", "required": True, "schema": described.schema}
+def _in_path(draw: st.DrawFn, grammar: Grammar, name: str) -> tuple[str, Raw, Described]:
+    """Its place in the path, and what its parameter has besides the schema."""
+    if draw(st.integers(0, 3)) == 0:
+        rest = Described({"type": "string"}, st.lists(WORD, min_size=1, max_size=3).map("/".join))
+        templates = ["{+%s}", "{%s+}", "{*%s}", "{**%s}", "{%s:.+}", "{%s:.*}"]
+        encoded = (f"{{{name}}}", {"x-ms-skip-url-encoding": True})
+        return *draw(st.sampled_from([*((one % name, {}) for one in templates), encoded])), rest
+    scalar = draw(st.sampled_from([*grammar.scalars(WORD), INT_OR_STRING, OVERLAPPING]))
+    return f"{{{name}}}", {}, draw(st.sampled_from([scalar, _items(scalar)]))
 
 
 @st.composite
@@ -275,11 +359,13 @@ Kind = tuple[Described, Raw, Callable[[Any], Pairs] | None]
 
 
 def _scalar(draw: st.DrawFn, grammar: Grammar, name: str) -> Kind:
-    return draw(st.sampled_from(grammar.scalars(TEXT))), {}, lambda value: [(name, text_of(value))]
+    kinds = [*grammar.scalars(TEXT), OVERLAPPING, INT_OR_STRING, NUMBERED]
+    return draw(st.sampled_from(kinds)), {}, lambda value: [(name, text_of(value))]
 
 
 def _list(draw: st.DrawFn, grammar: Grammar, name: str) -> Kind:
-    described = _items(draw(st.sampled_from(grammar.scalars(TEXT))))
+    lists = [*map(_items, [*grammar.scalars(TEXT), OVERLAPPING, INT_OR_STRING]), LISTED]
+    described = draw(st.sampled_from(lists))
     return described, {}, lambda value: [(name, text_of(item)) for item in value]
 
 
@@ -338,13 +424,17 @@ def _lines(draw: st.DrawFn, grammar: Grammar, name: str) -> Kind:
 
 @st.composite
 def _body(draw: st.DrawFn, grammar: Grammar, meant: Meant) -> Raw:
-    kind = draw(st.sampled_from([_json_fields, _json_whole, _form, _multipart, _raw]))
+    if draw(st.integers(0, 3)) == 0:
+        return draw(_patch(meant))
+    kind = draw(st.sampled_from([_json_fields, _json_whole, _json_lines, _form, _multipart, _raw]))
     media_type, media, values = kind(draw, grammar)
     # What an object demands is demanded of the arguments, also where the body may be left out.
     demands = {"required", "minProperties", "anyOf", "oneOf"}
     required = not demands.isdisjoint(media["schema"]) or draw(st.booleans())
     if required or draw(st.booleans()):
         meant.body, meant.has_body, meant.media_type = draw(values), True, media_type
+        encoding = media.get("encoding", {})
+        meant.part_types = {name: one["contentType"] for name, one in encoding.items()}
     return {"required": required, "content": {media_type: media}}
 
 
@@ -369,9 +459,62 @@ def _form(draw: st.DrawFn, grammar: Grammar) -> Body:
 def _multipart(draw: st.DrawFn, grammar: Grammar) -> Body:
     file = Described(FILE, FILES)
     kinds = [*grammar.scalars(TEXT), *map(_items, [*grammar.scalars(TEXT), file]), grammar.line, file, file]
-    return MULTIPART, *_fields(
-        draw, {f"f{place}": draw(st.sampled_from(kinds)) for place in range(3)}, fewest=1
-    )
+    fields = {f"f{place}": draw(st.sampled_from(kinds)) for place in range(3)}
+    media, values = _fields(draw, fields, fewest=1)
+    typed = st.sampled_from(["application/json", "application/vnd.acme+json"])
+    if draw(st.booleans()):
+        one = draw(st.sampled_from([grammar.line, *grammar.scalars(TEXT)[:4]]))
+        media["schema"]["properties"]["typed"] = one.schema
+        media["encoding"] = {"typed": {"contentType": draw(typed)}}
+        values = st.builds(lambda body, own: body | {"typed": own}, values, one.values)
+    return MULTIPART, media, values
+
+
+PATCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "title": TEXT | st.none(),
+        "size": st.integers(-9, 9) | st.none(),
+        "labels": st.none() | st.dictionaries(WORD, TEXT | st.none(), max_size=2),
+        "line": st.none() | st.fixed_dictionaries({"sku": TEXT}, optional={"amount": st.none()}),
+    },
+)
+PATCHED: Raw = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "minLength": 0},
+        "size": {"type": "integer"},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "line": {"$ref": "#/components/schemas/Line"},
+    },
+}
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+
+@st.composite
+def _patch(draw: st.DrawFn, meant: Meant) -> Raw:
+    """Of one media type or several, of which an object is no JSON Patch, and a list is nothing else."""
+    types = draw(st.permutations([JSON_PATCH, MERGE, STRATEGIC]))[: draw(st.integers(1, 3))]
+    objects = [one for one in types if one != JSON_PATCH]
+    schema, values, meant.media_type = PATCHED, PATCHES, JSON_PATCH
+    if not objects or draw(st.integers(0, 3)) == 0:
+        types = [*types, JSON_PATCH] if JSON_PATCH not in types else types
+        schema = {"type": "array", "minItems": 1, "items": {"type": "object"}}
+        values = st.just([{"op": "replace", "path": "/size", "value": None}])
+    else:
+        meant.media_type = draw(st.sampled_from(objects))
+        if len(objects) > 1:
+            meant.said["header", "Content-Type"] = meant.media_type
+    meant.body, meant.has_body = draw(values), True
+    return {"required": True, "content": {one: {"schema": schema} for one in types}}
+
+
+def _json_lines(draw: st.DrawFn, grammar: Grammar) -> Body:
+    media_type = draw(st.sampled_from(JSON_LINES))
+    described = draw(grammar.values())
+    schema = {"type": "array", "items": described.schema}
+    return media_type, {"schema": schema}, st.lists(described.values, min_size=1, max_size=3)
 
 
 def _raw(draw: st.DrawFn, grammar: Grammar) -> Body:
