@@ -19,7 +19,6 @@ from connectors.formats.json_schema import (
 from connectors.http_tools.media_types import is_json_lines, is_yaml
 from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
 from connectors.http_tools.tool import (
-    SAFE_METHODS,
     ApiKey,
     ArgumentPlace,
     Constant,
@@ -279,8 +278,8 @@ def _name_objection(operation: HttpOperation, place: ArgumentPlace | Constant) -
         return f"{name} is not a valid name of a cookie."
     if place.place != "body":
         return ""
-    if operation.method in SAFE_METHODS:
-        return f"A {operation.method} request cannot have a body."
+    if operation.method == "HEAD":
+        return "A HEAD request cannot have a body."
     try:
         steps_of(name)
     except ValueError as error:

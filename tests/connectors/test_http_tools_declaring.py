@@ -168,10 +168,10 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
         "/input_schema/properties/a",
         "inside the value of b",
     ),
-    "a body with GET": (
-        tool(properties={"a": TEXT}, mappings={"a": {"in": "body"}}),
+    "a body with HEAD": (
+        tool("HEAD", properties={"a": TEXT}, mappings={"a": {"in": "body"}}),
         "/field_mappings/input/a",
-        "A GET request cannot have a body.",
+        "A HEAD request cannot have a body.",
     ),
     "a constant body with HEAD": (
         tool("HEAD", constants=[{"in": "body", "name": "/a", "value": 1}]),

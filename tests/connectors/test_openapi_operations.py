@@ -369,10 +369,18 @@ def test_a_body_without_a_field_is_no_body(method):
     assert request_of(tool, {}).body is None and tool.notes == []
 
 
-def test_a_body_that_a_request_cannot_have_is_told():
-    """C1.4."""
-    (note,) = the_tool(with_operation(body_of(PARTS))).notes
-    assert note == "Its body is left out: GET requests cannot have a body."
+def test_an_optional_body_of_a_get_request_is_left_out():
+    """C1.4: and told."""
+    for method in ("get", "head"):
+        (note,) = the_tool(with_operation(body_of(PARTS, required=False), method=method)).notes
+        assert note == f"Its body is left out: servers ignore the body of a {method.upper()} request."
+
+
+def test_a_get_request_has_the_body_that_its_document_requires():
+    """C1.4: as Elasticsearch's; it is only read, so it may be repeated."""
+    tool = the_tool(with_operation(body_of({"type": "object", "properties": {"ids": LIST}}, required=True)))
+    assert tool.notes == [] and operation_in(tool).is_safe
+    assert request_of(tool, {"ids": ["1"]}).body == {"ids": ["1"]}
 
 
 OPTIONAL = {"anyOf": [TEXT, {"type": "null"}], "title": "Q"}

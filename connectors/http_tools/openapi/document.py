@@ -239,6 +239,12 @@ class Document:
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 
+    def requires(self, raw: Any, pointer: str) -> bool:
+        """Whether the body at `pointer` cannot be left out."""
+        with suppress(NoTool):
+            return self.object_at(raw, pointer)[0].get("required") is True
+        return False
+
     def object_or_nothing(self, value: Any, pointer: str, notes: list[str]) -> Any:
         """The value; {} with a note if it is a reference to nothing. Raises NoTool."""
         if isinstance(value, dict) and "$ref" in value:

@@ -410,9 +410,12 @@ class _Reader:
     def _body(self, operation: Operation, notes: list[str]) -> Body:
         if "requestBody" not in operation.raw:
             return Body()
-        bodies = Bodies(self.document, self.inputs, [] if operation.method in SAFE_METHODS else notes)
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
-        if operation.method not in SAFE_METHODS:
+        # Few servers read the body of a GET request; some require one, such as Elasticsearch.
+        is_needed = operation.method == "GET" and self.document.requires(raw, at)
+        is_sent = is_needed or operation.method not in SAFE_METHODS
+        bodies = Bodies(self.document, self.inputs, notes if is_sent else [])
+        if is_sent:
             body = bodies.body(raw, at)
             if operation.method == "PATCH" and body.body_format == "json" and body.arguments:
                 body.remark = body.remark or "A null that the schema does not allow counts as left out."
@@ -420,7 +423,7 @@ class _Reader:
         with suppress(NoTool):
             if not bodies.body(raw, at).arguments:
                 return Body()
-        notes.append(f"Its body is left out: {operation.method} requests cannot have a body.")
+        notes.append(f"Its body is left out: servers ignore the body of a {operation.method} request.")
         return Body()
 
 
