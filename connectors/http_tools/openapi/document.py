@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
 from connectors.formats.json import UnreadableJSON, as_object, parse_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of
@@ -33,7 +33,6 @@ TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
-DATA = frozenset({"example", "examples", "default", "enum", "const"})
 MAX_SUBTYPES = 200
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
@@ -257,63 +256,22 @@ class Document:
         if (known := self._followed.get(reference)) is not None:
             return known
         uri, _, fragment = reference.partition("#")
-        fragment = unquote(fragment)
-        is_pointer = fragment.startswith("/") or not fragment
-        base = "" if fragment.startswith("/") and not uri else self._base_at(pointer)
         try:
-            uri = urljoin(base, uri)
-            named = ("" if not uri else self._named[uri]) if is_pointer else self._named[f"{uri}#{fragment}"]
-            steps = steps_of(f"{named}{fragment}" if is_pointer else named)
-        except (LookupError, ValueError):
-            fault = "outside the document, which is not fetched; bundle the document into one file first."
-            if reference.startswith("#"):
-                fault = "by an $anchor, which no schema of the document has."
-            raise NoTool(f"It refers to {quoted(reference)} {fault}", where) from None
+            if uri:
+                raise ValueError("References are not fetched.")
+            steps = steps_of(unquote(fragment))
+        except ValueError:
+            fault = "outside the document or by an $id" if uri else "by an $anchor"
+            advice = "bundle the document into one file with JSON Pointers such as #/components/schemas/Page."
+            raise NoTool(
+                f"It refers to {quoted(reference)} {fault}, which is not followed; {advice}", where
+            ) from None
         try:
-            found = self._value_at(steps), pointer_of(steps)
+            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
         except LookupError:
-            if not uri and (base := self._base_at(pointer)):
-                # Within a schema with an `$id`, pointers begin at that schema.
-                return self.follow(f"{base}{reference}", pointer)
             reason = f"It refers to {quoted(reference)}, which does not exist."
             raise MissingTarget(reason, where, target=pointer_of(steps)) from None
-        if reference.startswith("#/"):
-            self._followed[reference] = found
         return found
-
-    @cached_property
-    def _named(self) -> dict[str, str]:
-        """Pointers by `$id`, and by `$id` and `#` with an anchor. Ids are relative to those around them."""
-        found: dict[str, str] = {}
-        waiting: list[tuple[Any, str, str]] = [(self.value, "", "")]
-        while waiting:
-            value, pointer, base = waiting.pop()
-            members = value if isinstance(value, dict) else dict(enumerate(value))
-            if isinstance(own := members.get("$id", members.get("$self")), str):
-                with suppress(ValueError):
-                    base = urljoin(base, own.rstrip("#"))
-                    found.setdefault(base, pointer)
-            for key in ("$anchor", "$dynamicAnchor"):
-                if isinstance(name := members.get(key), str):
-                    found.setdefault(f"{base}#{name}", pointer)
-            waiting += [
-                (one, f"{pointer}{pointer_of([key])}", base)
-                for key, one in members.items()
-                if isinstance(one, dict | list) and key not in DATA
-            ]
-        return found
-
-    @cached_property
-    def _bases(self) -> dict[str, str]:
-        return {pointer: uri for uri, pointer in self._named.items() if "#" not in uri}
-
-    def _base_at(self, pointer: str) -> str:
-        """The `$id` of the schema around the place."""
-        if self.minor == 0:
-            return ""
-        while pointer not in self._bases and pointer:
-            pointer = pointer.rpartition("/")[0]
-        return self._bases.get(pointer, "")
 
     def subtypes_of(self, base: str) -> dict[str, None]:
         """Pointers of the definitions that extend the schema at `base` by `allOf`, also indirectly, and of

@@ -57,7 +57,6 @@ from connectors.http_tools.openapi.schemas import (
     spelt_out,
 )
 from connectors.http_tools.openapi.swagger import SEVERAL
-from connectors.http_tools.openapi.xml import is_xml, outline_of
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -891,8 +890,9 @@ class Bodies:
             first += "; charset=utf-8"
         # A file can say which of several types it is.
         is_fixed = bool(first) and len(offered) == 1
-        outline = outline_of(self.document, media, pointer) if is_xml(first) else ""
-        how = HOW_TO_GIVE_BODY.format(", ".join(offered[:3])) + (f" Its form: {outline}" if outline else "")
+        how, example = HOW_TO_GIVE_BODY.format(", ".join(offered[:3])), media.get("example")
+        if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
+            how += f" An example: {example}"
         return Body(
             [
                 Argument(
