@@ -46,6 +46,8 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.paths import Named, read_parameter, slashes_in
 from connectors.http_tools.openapi.schemas import (
+    CHOICES,
+    COMPOSITIONS,
     Converted,
     Schemas,
     accept_nulls,
@@ -82,10 +84,8 @@ MAX_NOTES = 50  # On the schemas of one tool
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
-CHOICES = ("oneOf", "anyOf")
 TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
 MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
-COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
 DEEP = "deepObject"
@@ -285,7 +285,12 @@ class Parameters:
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
         found = self._texts(at for at in named if at not in found and at not in self.keys) | found
-        objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
+        objects = {
+            at: fields.fields.values()
+            for at, one in found.items()
+            if self._types_of_several(one)[0] == {"object"}
+            and (fields := fields_of(self.document, one.raw.get("schema"), f"{one.pointer}/schema"))
+        }
         others = found.keys() - objects.keys()
         arguments: list[Argument] = []
         for at, one in found.items():
@@ -294,7 +299,7 @@ class Parameters:
                 self.notes.append(note)
             elif at in objects:
                 # A parameter of its own describes its place better than an object's field.
-                own = [each for name, each in objects[at].items() if ("query", name) not in others]
+                own = (each for each in objects[at] if ("query", each.name) not in others | self.keys)
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
@@ -324,43 +329,20 @@ class Parameters:
             converted = replace(converted, schema=of_path | schema)
         return replace(argument, place=place, wanted=name, converted=converted)
 
-    def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
-        """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
-        value, and for an object whose fields are not all known."""
-        if not self._is_spread(one):
-            return {}
-        found = fields_of(self.document, one.raw.get("schema"), f"{one.pointer}/schema")
-        return found.fields if found else {}
-
-    def _is_spread(self, one: Parameter) -> bool:
-        """Whether it is an object whose entries are query parameters of their own."""
-        if one.where != "query" or "content" in one.raw:
-            return False
-        if _style_of(one) != "form" or one.raw.get("explode") is False:
-            return False
-        types = types_of(one.raw.get("schema"), self.document.object_at, f"{one.pointer}/schema")
-        return types == {"object"}
-
-    def _is_list_of_objects(self, one: Parameter) -> bool:
-        """Without a style that says how to send it. Web frameworks (PHP, Rails, Express, ASP.NET) and their
-        clients have brackets for it."""
+    def _types_of_several(self, one: Parameter) -> tuple[set[str], set[str]]:
+        """The types of a value whose entries are query parameters of their own, and of its items; else none.
+        No style says how to send lists of objects, but web frameworks (PHP, Rails, Express, ASP.NET) and
+        their clients have brackets for them."""
         if one.where != "query" or _style_of(one) != "form" or one.raw.get("explode") is False:
-            return False
-        types, items = types_and_items(self.document, [(one.raw.get("schema"), f"{one.pointer}/schema")])
-        return types == {"array"} and items == {"object"}
+            return set(), set()
+        return types_and_items(self.document, [(one.raw.get("schema"), f"{one.pointer}/schema")])
 
     def _spread(self, one: Parameter, fields: Iterable[Field]) -> Iterator[Argument]:
         """Raises NoTool. A field is required only with its object."""
         for each in fields:
-            place, required = ("query", each.name), one.is_required and each.required
-            if place in self.keys:
-                continue
-            objections = (objection_to_text(self.document, *located) for located in each.schemas)
-            if objection := next(filter(None, objections), ""):
-                subject = f"query parameter {quoted(each.name)}"
-                if required:
-                    raise NoTool(f"It requires the {subject}, {objection}.", each.pointer)
-                self.notes.append(f"The {subject} is left out, {objection}.")
+            subject, required = f"query parameter {quoted(each.name)}", one.is_required and each.required
+            objection = objection_to_text(self.document, each.schemas)
+            if leaves_out(subject, objection, each.pointer, self.notes, needed=required):
                 continue
             yield Argument(
                 place=ArgumentPlace(place="query", name=each.name),
@@ -398,11 +380,8 @@ class Parameters:
             if one.name.lower() == "accept":
                 self.constants += self._accepted(one)
             return None
-        if objection := self._objection(one):
-            subject = f"{one.where} parameter {quoted(one.name)}"
-            if one.is_required:
-                raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
-            self.notes.append(f"The {subject} is left out, {objection}.")
+        subject, needed = f"{one.where} parameter {quoted(one.name)}", one.is_required
+        if leaves_out(subject, self._objection(one), one.pointer, self.notes, needed=needed):
             return None
         argument = self.known[key] = Argument(
             place=self._place(one),
@@ -450,44 +429,36 @@ class Parameters:
             return f"which has the unsupported style {quoted(style)}"
         if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
             return "which is a list or object, and cookies are strings"
-        if style == DEEP or self._is_list_of_objects(one):
+        types, items = self._types_of_several(one)
+        if style == DEEP or (types == {"array"} and items == {"object"}):
             return objection_to_brackets(self.document, [(raw, at)])
-        if self._is_spread(one):
+        if types == {"object"}:
             schema, at = self.document.object_at(raw, at)
             raw, at = schema.get("additionalProperties"), f"{at}/additionalProperties"
-        return objection_to_text(self.document, raw, at)
+        return objection_to_text(self.document, [(raw, at)])
 
     def _place(self, one: Parameter) -> ArgumentPlace:
-        as_json = _json_content(one) is not None
-        if one.where == "query":
-            return self._place_in_query(one, as_json=as_json)
-        if one.where == "header":
-            return ArgumentPlace(place="header", name=one.name, as_json=as_json)
-        if one.where == "cookie":
-            return ArgumentPlace(place="cookie", name=one.name)
-        schema, _ = self.document.object_at(one.raw.get("schema") or {}, f"{one.pointer}/schema")
-        slashes = slashes_in(str(schema.get("pattern")))
-        # Swagger 2 has the words in the schema.
-        has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
-        name = f"{'+' if has_segments else ''}{_folded(one)}"
-        return ArgumentPlace(place="path", name=name, slashes=has_segments or bool(slashes), as_json=as_json)
-
-    def _place_in_query(self, one: Parameter, *, as_json: bool) -> ArgumentPlace:
-        style, name = _style_of(one), one.name
-        if style == DEEP and not as_json:
-            schema = one.raw.get("schema"), f"{one.pointer}/schema"
-            is_list = is_list_of_scalars(self.document, [schema])
-            return ArgumentPlace(place="query", name=f"{name}[]" if is_list else name, brackets=not is_list)
-        explode = one.raw.get("explode", style not in SEPARATED) is not False
-        separator: Separator = SEPARATED.get(style, ",")
+        as_json, style, name = _json_content(one) is not None, _style_of(one), one.name
+        located = one.raw.get("schema"), f"{one.pointer}/schema"
+        if one.where == "path":
+            schema, _ = self.document.object_at(located[0] or {}, located[1])
+            slashes = slashes_in(str(schema.get("pattern")))
+            # Swagger 2 has the words in the schema.
+            has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
+            name, is_wide = f"{'+' if has_segments else ''}{_folded(one)}", has_segments or bool(slashes)
+            return ArgumentPlace(place="path", name=name, slashes=is_wide, as_json=as_json)
+        if one.where != "query":
+            return ArgumentPlace(place=one.where, name=name, as_json=as_json)  # type: ignore[arg-type]
+        is_deep, (types, items) = style == DEEP and not as_json, self._types_of_several(one)
+        is_list = is_deep and is_list_of_scalars(self.document, [located])
         return ArgumentPlace(
             place="query",
-            name=name,
-            explode=explode,
-            separator=separator,
+            name=f"{name}[]" if is_list else name,
+            explode=is_deep or one.raw.get("explode", style not in SEPARATED) is not False,
+            separator=SEPARATED.get(style, ","),
             as_json=as_json,
-            brackets=not as_json and self._is_list_of_objects(one),
-            spread=self._is_spread(one),
+            brackets=is_deep != is_list or (types == {"array"} and items == {"object"}),
+            spread=types == {"object"},
         )
 
 
@@ -546,20 +517,14 @@ def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    fields: dict[str, Field]
-    demands: list[Demand]
-
-
-def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
+def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
     """None for a body that makes sense only as a whole. Raises NoTool."""
-    gathered = _Gathered(document)
+    gathered = Fields(document)
     if not isinstance(raw, dict) or not gathered.take(raw, pointer):
         return None
     if not gathered.fields and gathered.left_out:
         # Without its read-only fields, the body would always be {}.
-        gathered = _Gathered(document, with_read_only=True)
+        gathered = Fields(document, with_read_only=True)
         gathered.take(raw, pointer)
     if not gathered.fields:
         return None
@@ -573,11 +538,12 @@ def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
     if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > LONGEST_PARAMETER_NAME:
         told = f"A field's name has {longest:,} characters; at most {LONGEST_PARAMETER_NAME} can be sent."
         raise NoTool(told, pointer)
-    return Fields(gathered.fields, list(gathered.needed()))
+    gathered.demands = [*gathered.needed()]
+    return gathered
 
 
 @dataclass(slots=True)
-class _Gathered:
+class Fields:
     document: Document
     fields: dict[str, Field] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
@@ -612,7 +578,7 @@ class _Gathered:
         """Adds their fields, which are optional and say whose they are."""
         others: dict[str, list[tuple[str, Any, str]]] = {}
         for one in subtypes:
-            kind = replace(_Gathered(self.document), parts=self.parts, is_subtype=True)
+            kind = replace(Fields(self.document), parts=self.parts, is_subtype=True)
             if not kind.take(*self.document.follow(f"#{quote(one)}", one)):
                 return False
             self.parts = kind.parts
@@ -725,17 +691,22 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     return ""
 
 
-ELSEWHERE = "if the API reads it as JSON, describe it with content: application/json"
+def objection_to_text(document: Document, schemas: list[Located]) -> str:
+    """To a value outside of JSON, written without brackets."""
+    types, items = types_and_items(document, schemas)
+    kind = "an object" if types == {"object"} else ""
+    if types == {"array"} and items & NESTED:
+        kind = "a list of lists or objects"
+    otherwise = "can only be sent as JSON; if the API reads JSON there, describe it with application/json"
+    return f"which is {kind}, and those {otherwise}" if kind else ""
 
 
-def objection_to_text(document: Document, raw: Any, pointer: str) -> str:
-    """To a value outside of a body, written without brackets."""
-    types = types_of(raw, document.object_at, pointer)
-    if types == {"object"}:
-        return f"which is an object, and objects can only be sent in a body; {ELSEWHERE}"
-    if types == {"array"} and item_types_of(raw, document.object_at, pointer) & NESTED:
-        return f"which is a list of lists or objects, and those can only be sent in a body; {ELSEWHERE}"
-    return ""
+def leaves_out(subject: str, objection: str, pointer: str, notes: list[str], *, needed: bool) -> bool:
+    """Whether there is an objection, with a note. Raises NoTool if what it is about is needed."""
+    if objection and needed:
+        raise NoTool(f"It requires the {subject}, {objection}.", pointer)
+    notes += [f"The {subject} is left out, {objection}."] if objection else []
+    return bool(objection)
 
 
 @dataclass(slots=True)
@@ -872,7 +843,8 @@ class Bodies:
             if any(raw != one.schemas[0][0] for raw, _ in one.schemas):
                 one.schemas = [({"anyOf": [raw for raw, _ in one.schemas]}, one.pointer)]
             one.schemas = one.schemas[:1]
-        return Fields(fields, [] if always in needed else [Demand(of=tuple(needed))])
+        demands = [] if always in needed else [Demand(of=tuple(needed))]
+        return Fields(self.document, fields, demands=demands)
 
     def _raw(
         self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
@@ -930,9 +902,9 @@ class Bodies:
     def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
         arguments = []
         for one in fields:
-            if self._is_left_out(one, self._form_objection(one, encoding)):
-                continue
             said = _said(encoding, one)
+            if self._leaves_out(one, self._form_objection(one, said)):
+                continue
             is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
             name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
             as_json = self._is_json_field(one, said)
@@ -943,30 +915,26 @@ class Bodies:
         return [
             self._part(one, said)
             for one in fields
-            if not self._is_left_out(one, self._part_objection(one, said := _said(encoding, one)))
+            if not self._leaves_out(one, self._part_objection(one, said := _said(encoding, one)))
         ]
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
         """Since 3.1 a style applies to parts, too; strings and, by default, lists of them stay the same."""
         if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
             return ""
-        types, items = self._types_of(one)
+        types, items = types_and_items(self.document, one.schemas)
         is_usual = said.get("style", "form") == "form" and said.get("explode") is not False
         fits = not types & NESTED or (is_usual and "object" not in types and not items & NESTED)
         return "" if fits else ENCODED_OTHERWISE
 
-    def _is_left_out(self, one: Field, objection: str) -> bool:
-        """Adds a note. Raises NoTool for a required field."""
-        if objection and one.required:
-            raise NoTool(f"It requires the form field {quoted(one.name)}, {objection}.", one.pointer)
-        if objection:
-            self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
-        return bool(objection)
+    def _leaves_out(self, one: Field, objection: str) -> bool:
+        subject = f"form field {quoted(one.name)}"
+        return leaves_out(subject, objection, one.pointer, self.notes, needed=one.required)
 
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
         """A file, a string or JSON; by default, a list has a part per item."""
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
-        types, items = self._types_of(one)
+        types, items = types_and_items(self.document, one.schemas)
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
         as_json = is_json(media_type) or (is_yaml(media_type) and bool(types & NESTED))
         is_other = bool(media_type) and not as_json and not media_type.startswith("text/plain")
@@ -1015,12 +983,11 @@ class Bodies:
         """A field of a form that is written as JSON: an object without a style, or what the document says."""
         if said.keys() & {"style", "explode"}:
             return False
-        types, _ = self._types_of(one)
+        types, _ = types_and_items(self.document, one.schemas)
         named = str(said.get("contentType") or "")
         return is_json(named) if named else types == {"object"}
 
-    def _form_objection(self, one: Field, encoding: Any) -> str:
-        said = _said(encoding, one)
+    def _form_objection(self, one: Field, said: dict[str, Any]) -> str:
         if self._is_json_field(one, said):
             return ""
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
@@ -1029,15 +996,7 @@ class Bodies:
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return objection_to_brackets(self.document, one.schemas)
-        for raw, pointer in one.schemas:
-            if types_of(raw, self.document.object_at, pointer) == {"object"}:
-                return "which is an object, and form fields can only be strings"
-            if item_types_of(raw, self.document.object_at, pointer) & NESTED:
-                return "which is a list of lists or objects"
-        return ""
-
-    def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
-        return types_and_items(self.document, one.schemas)
+        return objection_to_text(self.document, one.schemas)
 
     def _field(
         self, one: Field, *, form_name: str = "", as_json: bool = False, explode: bool = True
