@@ -51,6 +51,7 @@ from connectors.http_tools.openapi.schemas import (
     Converted,
     Schemas,
     accept_nulls,
+    for_the_same_value,
     is_exclusive,
     is_left_out,
     only_requires,
@@ -88,6 +89,7 @@ TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
 MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
+TEXT = {"type": "string"}
 DEEP = "deepObject"
 USUAL_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
@@ -199,10 +201,7 @@ def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -
 
 def with_an_item(converted: Converted) -> Converted:
     schema = {} if converted.schema is True else converted.schema
-    fewest = schema.get("minItems")
-    if isinstance(fewest, int) and fewest > 0:
-        return converted
-    return replace(converted, schema=schema | {"minItems": 1})
+    return replace(converted, schema=schema | {"minItems": schema.get("minItems") or 1})
 
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
@@ -284,7 +283,14 @@ class Parameters:
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
-        found = self._texts(at for at in named if at not in found and at not in self.keys) | found
+        undescribed = [at for at in named if at not in found and at not in self.keys]
+        self.notes += [
+            f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
+            for where, name in undescribed
+        ]
+        found = {
+            at: Parameter({"in": at[0], "name": at[1], "schema": TEXT}, "") for at in undescribed
+        } | found
         objects = {
             at: fields.fields.values()
             for at, one in found.items()
@@ -308,16 +314,6 @@ class Parameters:
                     argument = self._in_path(argument, at[1], *named[at])
                 arguments.append(argument)
         return arguments
-
-    def _texts(self, undescribed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Parameter]:
-        found = {}
-        for where, name in undescribed:
-            self.notes.append(
-                f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
-            )
-            raw = {"name": name, "in": where, "schema": {"type": "string"}}
-            found[where, name] = Parameter(raw, "")
-        return found
 
     def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
         """With what the path says: `+` or `*` for several segments, or the value's pattern."""
@@ -618,7 +614,7 @@ class Fields:
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
         for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
-            if not self.with_read_only and is_left_out(self.document, raw, at, "request"):
+            if not self.with_read_only and is_left_out(self.document, raw, "request"):
                 self.left_out.add(name)
                 continue
             known = self.fields.setdefault(name, Field(name))
@@ -640,27 +636,22 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     return all(only_requires(schema.get(word)) for word in CHOICES)
 
 
-def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
+def has_inner_lists(document: Document, raw: Any) -> bool:
     """Whether a list that may contain strings is below the outermost value. Raises NoTool."""
-    waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
+    waiting, seen = [(raw, False)], set[tuple[int, bool]]()
     while waiting:
-        raw, pointer, is_inner = waiting.pop()
-        if not isinstance(raw, dict):
-            continue
-        raw, pointer = document.object_at(raw, pointer)
-        if (pointer, is_inner) in seen:
-            continue
-        seen.add((pointer, is_inner))
-        # A schema that is too large to search may have some.
-        is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
-        items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
-        if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
-            return True
-        for word in COMPOSITIONS:
-            waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
-        fields = as_object(raw.get("properties")).items()
-        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields]
-        waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
+        raw, is_inner = waiting.pop()
+        for one in for_the_same_value(document, raw, COMPOSITIONS):
+            if (id(one), is_inner) in seen:
+                continue
+            seen.add((id(one), is_inner))
+            is_list = is_inner and "array" in types_of({"type": one.get("type")}, document.object_at)
+            items = item_types_of(one, document.object_at) if is_list else frozenset()
+            # A schema that is too large to search may have some.
+            if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
+                return True
+            waiting += [(inner, True) for inner in as_object(one.get("properties")).values()]
+            waiting += [(one.get(word), True) for word in ("items", "additionalProperties")]
     return False
 
 
@@ -679,7 +670,7 @@ def is_list_of_scalars(document: Document, schemas: Iterable[Located]) -> bool:
 
 def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     """Brackets are written as `a[b]=1` and `a[0][b]=1`, but inner lists of strings as `a[b]=1&a[b]=2`."""
-    if any(has_inner_lists(document, raw, pointer) for raw, pointer in schemas):
+    if any(has_inner_lists(document, raw) for raw, _ in schemas):
         return "which has lists of strings inside objects, and those cannot be expressed with brackets"
     types, items = types_and_items(document, schemas)
     # Objects are written with numbers, strings under another name; a list of both, or of unknown types,
@@ -760,11 +751,11 @@ class Bodies:
         with suppress(NoTool):
             media, at = self.document.object_at(raw, pointer)
             schema, at = media.get("schema"), f"{at}/schema"
-            if self._is_file(schema, at):
+            if self._is_file(schema):
                 return {"file"}
             found = fields_of(self.document, schema, at) if beside_parts else None
             fields = found.fields.values() if found else ()
-            if any(self._is_file(*one) for field in fields for one in field.schemas):
+            if any(self._is_file(raw) for field in fields for raw, _ in field.schemas):
                 return {"files"}
             return types_of(schema, self.document.object_at, at)
         return frozenset()
@@ -811,8 +802,8 @@ class Bodies:
             return Body()
         body = Body(body_format="multipart" if in_parts else "form")
         if found := fields_of(self.document, schema, pointer) or self._fields_of_all(schema, pointer):
-            read = self._multipart if in_parts else self._form
-            body.arguments, body.demands = read(found.fields.values(), media.get("encoding")), found.demands
+            fields = self._form_fields(found.fields.values(), media.get("encoding"), in_parts=in_parts)
+            body.arguments, body.demands = [*fields], found.demands
             return body
         raw, at = self.document.object_at(schema, pointer)
         entries = raw.get("additionalProperties"), f"{at}/additionalProperties"
@@ -820,7 +811,7 @@ class Bodies:
             raise NoTool("Its body is a form, but its schema is not an object.", pointer)
         if not in_parts and types_of(entries[0], self.document.object_at, entries[1]) == {"object"}:
             raise NoTool("Its body is a form whose fields are objects, with any names.", pointer)
-        place = ArgumentPlace(place="body", name="", file=in_parts and self._is_file(*entries))
+        place = ArgumentPlace(place="body", name="", file=in_parts and self._is_file(entries[0]))
         converted = self.schemas.convert_text(schema, pointer)
         body.arguments = [replace(self._whole(schema, pointer, described), place=place, converted=converted)]
         return body
@@ -880,9 +871,7 @@ class Bodies:
         )
 
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        if not isinstance(raw, dict):
-            return False
-        schema, _ = self.document.object_at(raw, pointer)
+        schema = self.document.object_at(raw, pointer)[0] if isinstance(raw, dict) else {}
         usual = {"type", "title", "description", "additionalProperties", "properties"}
         is_closed = schema.get("additionalProperties") in (None, False)
         return schema.get("properties") == {} and is_closed and schema.keys() <= usual
@@ -899,24 +888,19 @@ class Bodies:
             required=described.get("required") is True,
         )
 
-    def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        arguments = []
+    def _form_fields(self, fields: Iterable[Field], encoding: Any, *, in_parts: bool) -> Iterator[Argument]:
         for one in fields:
-            said = _said(encoding, one)
-            if self._leaves_out(one, self._form_objection(one, said)):
+            said, subject = as_object(as_object(encoding).get(one.name)), f"form field {quoted(one.name)}"
+            objection = self._part_objection(one, said) if in_parts else self._form_objection(one, said)
+            if leaves_out(subject, objection, one.pointer, self.notes, needed=one.required):
+                continue
+            if in_parts:
+                yield self._part(one, said)
                 continue
             is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
             name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
             as_json = self._is_json_field(one, said)
-            arguments.append(self._field(one, form_name=name, as_json=as_json, explode=explode))
-        return arguments
-
-    def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        return [
-            self._part(one, said)
-            for one in fields
-            if not self._leaves_out(one, self._part_objection(one, said := _said(encoding, one)))
-        ]
+            yield self._field(one, form_name=name, as_json=as_json, explode=explode)
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
         """Since 3.1 a style applies to parts, too; strings and, by default, lists of them stay the same."""
@@ -927,15 +911,11 @@ class Bodies:
         fits = not types & NESTED or (is_usual and "object" not in types and not items & NESTED)
         return "" if fits else ENCODED_OTHERWISE
 
-    def _leaves_out(self, one: Field, objection: str) -> bool:
-        subject = f"form field {quoted(one.name)}"
-        return leaves_out(subject, objection, one.pointer, self.notes, needed=one.required)
-
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
         """A file, a string or JSON; by default, a list has a part per item."""
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
         types, items = types_and_items(self.document, one.schemas)
-        is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
+        is_file = any(self._is_file(raw) for raw, _ in one.schemas)
         as_json = is_json(media_type) or (is_yaml(media_type) and bool(types & NESTED))
         is_other = bool(media_type) and not as_json and not media_type.startswith("text/plain")
         argument = self._field(one, form_name=one.name, as_json=as_json and "*" not in media_type)
@@ -952,21 +932,16 @@ class Bodies:
         known = "" if "*" in media_type else media_type
         return replace(argument, place=argument.place.model_copy(update={"media_type": known}))
 
-    def _is_file(self, raw: Any, pointer: str) -> bool:
+    def _is_file(self, raw: Any) -> bool:
         """`format: binary`, also of items, or its equivalent in 3.1."""
-        raw = self.document.object_or_nothing(raw, pointer, [])  # Its conversion adds the note.
-        if not isinstance(raw, dict):
-            return False
-        raw, pointer = self.document.object_at(raw, pointer)
-        if raw.get("format") == "binary":
-            return True
-        named = raw.get("contentMediaType")
-        if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
-            return True
-        inner = [raw.get("items"), *(one for word in CHOICES for one, _ in parts_of(raw, word, pointer))]
         return any(
-            isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
-            for one in inner
+            one.get("format") == "binary"
+            or (
+                "contentMediaType" in one
+                and "contentEncoding" not in one
+                and not is_json(str(one["contentMediaType"]))
+            )
+            for one in for_the_same_value(self.document, raw, (*CHOICES, "items"))
         )
 
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
@@ -1018,10 +993,6 @@ def _choice_of(kinds: list[str]) -> list[Argument]:
         description=f"The kind of patch, by default the first that fits the body. {meanings}",
     )
     return [choice] if len(kinds) > 1 else []
-
-
-def _said(encoding: Any, one: Field) -> dict[str, Any]:
-    return as_object(as_object(encoding).get(one.name))
 
 
 def _constants(media_type: str) -> list[Constant]:

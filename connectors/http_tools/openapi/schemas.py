@@ -77,7 +77,6 @@ NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
-SPELT = {"True": "true", "False": "false"}
 TYPES = (*JSON_TYPES.values(),)
 Schema = dict[str, Any]
 Direction = Literal["request", "response"]
@@ -90,7 +89,11 @@ def spelt_out(types: Any) -> Any:
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     """The schema, which allows null if `raw` does."""
-    if not _is_nullable(raw):
+    return or_null(schema) if _is_nullable(raw) else schema
+
+
+def or_null(schema: Any) -> Any:
+    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
         return schema
     if "type" in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "const", "$ref"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
@@ -145,14 +148,6 @@ def accept_nulls(schema: Any) -> Any:
     if "additionalProperties" in schema:
         made["additionalProperties"] = or_null(accept_nulls(schema["additionalProperties"]))
     return made
-
-
-def or_null(schema: Any) -> Any:
-    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
-        return schema
-    if isinstance(types := schema.get("type"), list) and "null" in types:
-        return schema
-    return accept_null(schema, {"nullable": True})
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -280,22 +275,28 @@ def _keywords(
     raw: dict[str, Any], pointer: str, reading: Conversion, depth: int, *, is_part: bool = False
 ) -> dict[str, Any]:
     schema: dict[str, Any] = {}
-    has_closed_part = not is_part and _has_a_closed_part(raw, pointer, reading)
+    has_closed_part = not is_part and _has_a_closed_part(raw, reading)
     is_open = is_part or has_closed_part
     for key, value in raw.items():
         at = f"{pointer}/{key}"
         if key in KEPT:
             schema[key] = spelt_out(value) if key == "type" else value
         elif key in NAMED:
-            schema[key] = _named(value, at, reading, depth, leave_out=key == "properties")
+            schema[key] = {
+                name: convert_schema(one, f"{at}{pointer_of([name])}", reading, depth + 1)
+                for name, one in checked_object(value, at, "An object with named schemas").items()
+                if key != "properties" or not is_left_out(reading.document, one, reading.direction)
+            }
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
             # Before 2020-12, `items` also held lists.
-            several = _several(value, at, reading, depth, are_parts=is_open and key in COMPOSITIONS)
-            schema["prefixItems" if key == "items" else key] = several
+            schema["prefixItems" if key == "items" else key] = [
+                convert_schema(one, f"{at}/{n}", reading, depth + 1, is_part=is_open and key in COMPOSITIONS)
+                for n, one in enumerate(_checked_list(value, at))
+            ]
         elif key in ONE and not (is_open and key in CLOSINGS and value is False):
             schema[key] = convert_schema(value, at, reading, depth + 1)
     if has_closed_part:
-        is_closed = _is_closed(reading.document, raw, pointer, ("allOf",))
+        is_closed = _is_closed(reading.document, raw, ("allOf",))
         schema |= {"unevaluatedProperties": False} if is_closed else {}
         reading.tell("A closed part of {} has further fields beside it; both are accepted.", pointer)
     _take_conditions(schema, raw, pointer, reading, depth)
@@ -327,43 +328,42 @@ def _take_conditions(
                 schema.pop(word, None)
 
 
-def _has_a_closed_part(raw: dict[str, Any], pointer: str, reading: Conversion) -> bool:
+def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
     """Whether several parts describe the fields of one object, and one of them refuses all others."""
     if reading.direction == "response" or raw.keys().isdisjoint(COMPOSITIONS):
         return False
-    parts = [*parts_of(raw, "allOf", pointer)]
-    parts += [({word: raw[word]}, pointer) for word in CHOICES if word in raw]
-    parts.append(({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw}, pointer))
+    parts = [one for one, _ in parts_of(raw, "allOf", "")]
+    parts += [{word: raw[word]} for word in CHOICES if word in raw]
+    parts.append({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw})
     describing, closed = 0, 0
-    for part, at in parts if len(parts) > 2 or parts[-1][0] else ():
-        is_closed = _is_closed(reading.document, part, at, COMPOSITIONS)
-        inner = _for_the_same_value(reading.document, part, at, COMPOSITIONS)
+    for part in parts if len(parts) > 2 or parts[-1] else ():
+        is_closed = _is_closed(reading.document, part, COMPOSITIONS)
+        inner = for_the_same_value(reading.document, part, COMPOSITIONS)
         describing += is_closed or any("properties" in one for one in inner)
         closed += is_closed
     return closed > 0 and describing > 1
 
 
-def _is_closed(document: Document, raw: Any, pointer: str, words: Iterable[str]) -> bool:
-    inner = _for_the_same_value(document, raw, pointer, words)
+def _is_closed(document: Document, raw: Any, words: Iterable[str]) -> bool:
+    inner = for_the_same_value(document, raw, words)
     return any(one.get(word) is False for one in inner for word in CLOSINGS)
 
 
-def _for_the_same_value(
-    document: Document, raw: Any, pointer: str, words: Iterable[str]
-) -> Iterator[dict[str, Any]]:
-    """The schema with those that it refers to or consists of, up to a limit."""
-    waiting, seen = [(raw, pointer)], 0
+def for_the_same_value(document: Document, raw: Any, words: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The schema with those that it refers to or has below these words, up to a limit."""
+    waiting, seen = [raw], 0
     while waiting and seen < MAX_LOOKED_AT:
-        (one, at), seen = waiting.pop(), seen + 1
+        one, seen = waiting.pop(), seen + 1
         if not isinstance(one, dict):
             continue
         yield one
         for word in words:
-            waiting += parts_of(one, word, at)
+            inner = one.get(word, [])
+            waiting += inner if isinstance(inner, list) else [inner]
         if "$ref" in one:
             # A broken reference is reported where the schema itself is converted.
             with suppress(NoTool):
-                waiting.append(document.follow(one["$ref"], at))
+                waiting.append(document.follow(one["$ref"], "")[0])
 
 
 def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -> Schema:
@@ -385,19 +385,13 @@ def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -
 
 def _with_fitting_default(schema: dict[str, Any]) -> dict[str, Any]:
     """Documents often have `default: "false"` for a boolean, or `default: 10` for a string."""
-    types = schema.get("type")
-    types = types if isinstance(types, list) else [types]
-    if "default" not in schema or types == [None] or _fits(schema["default"], types):
+    types, value = _types_in(schema), schema.get("default")
+    if "default" not in schema or not types or _fits(value, types):
         return schema
-    value = schema["default"]
-    other: Any = None
-    if isinstance(value, str):
-        with suppress(UnreadableJSON):
-            other = parse_json(SPELT.get(value, value).encode())
-    elif isinstance(value, bool | int):
-        other = write_json(value)
     rest = {key: value for key, value in schema.items() if key != "default"}
-    return rest | {"default": other} if other is not None and _fits(other, types) else rest
+    # 1.1 may have been the text 1.10.
+    read = [] if value is None or isinstance(value, float) else _readings(value, types)
+    return rest | {"default": read[0]} if read else rest
 
 
 def _fits(value: Any, types: list[Any]) -> bool:
@@ -410,9 +404,8 @@ def _fits(value: Any, types: list[Any]) -> bool:
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Model APIs refuse lists that do not describe their items."""
-    types = schema.get("type")
-    is_list = "array" in (types if isinstance(types, list) else [types])
-    return schema | {"items": {}} if is_list and not schema.keys() & {"items", "prefixItems"} else schema
+    is_list = "array" in _types_in(schema) and not schema.keys() & {"items", "prefixItems"}
+    return schema | {"items": {}} if is_list else schema
 
 
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
@@ -442,31 +435,18 @@ def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: C
     return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
 
 
-def _several(
-    raw: Any, pointer: str, reading: Conversion, depth: int, *, are_parts: bool = False
-) -> list[Any]:
+def _checked_list(raw: Any, pointer: str) -> list[Any]:
     if not isinstance(raw, list):
         raise NoTool("A list of schemas is required here.", pointer)
-    return [
-        convert_schema(one, f"{pointer}/{position}", reading, depth + 1, is_part=are_parts)
-        for position, one in enumerate(raw)
-    ]
+    return raw
 
 
-def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out: bool) -> dict[str, Any]:
-    return {
-        name: convert_schema(value, f"{pointer}{pointer_of([name])}", reading, depth + 1)
-        for name, value in checked_object(raw, pointer, "An object with named schemas").items()
-        if not (leave_out and is_left_out(reading.document, value, pointer, reading.direction))
-    }
-
-
-def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
+def is_left_out(document: Document, schema: Any, direction: str) -> bool:
     """Whether a property, or its reference, is only for the other direction."""
     flag = FLAGS[direction]
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
-    return any(one.get(flag) is True for one in _for_the_same_value(document, schema, pointer, ("allOf",)))
+    return any(one.get(flag) is True for one in for_the_same_value(document, schema, ("allOf",)))
 
 
 def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
@@ -604,22 +584,16 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
         # Swagger 1 had `required: true` at the property itself.
         del schema["required"]
         return
-    required = [*dict.fromkeys(map(str, required))]
-    if isinstance(properties, dict):
-        left_out = {
-            name
-            for name in properties.keys() - schema.get("properties", {}).keys()
-            if is_left_out(reading.document, properties[name], pointer, reading.direction)
-        }
-        required = [name for name in required if name not in left_out]
-    if schema.get("additionalProperties") is False and "patternProperties" not in schema:
-        known = schema.get("properties", {})
-        if unknown := [name for name in required if name not in known]:
-            schema["properties"] = known | {name: {} for name in unknown}
-            required = [name for name in required if name in known]
-            reading.tell("{} requires fields that it does not have; they are optional.", pointer)
+    known = schema.get("properties", {})
+    left_out = as_object(properties).keys() - known.keys()
+    required = [name for name in dict.fromkeys(map(str, required)) if name not in left_out]
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if is_closed and (unknown := [name for name in required if name not in known]):
+        schema["properties"] = known | {name: {} for name in unknown}
+        required = [name for name in required if name in known]
+        reading.tell("{} requires fields that it does not have; they are optional.", pointer)
     schema["required"] = required
-    if not schema["required"]:
+    if not required:
         del schema["required"]
 
 
