@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self
 from urllib.parse import unquote
 
-from connectors.formats.json import UnreadableJSON, as_object, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.swagger import openapi_of
@@ -36,6 +36,7 @@ LONGEST_CHAIN = 20
 MAX_SUBTYPES = 200
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
+SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
 MOST_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
@@ -206,8 +207,7 @@ class Document:
 
     @property
     def title(self) -> str:
-        info = self.value.get("info")
-        title = info.get("title") if isinstance(info, dict) else None
+        title = as_object(self.value.get("info")).get("title")
         return title if isinstance(title, str) else ""
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
@@ -357,15 +357,10 @@ def base_url_of(document: Document, given: str) -> str:
 
 def _check_types_of_servers(value: dict[str, Any]) -> None:
     """Raises UnusableDocument for an address that is there and has the wrong type."""
-    wanted: dict[str, tuple[type, str]] = {"servers": (list, 'a list such as [{"url": "https://..."}]')}
-    if "swagger" in value:
-        wanted = {
-            "host": (str, 'a string such as "api.example.com"'),
-            "basePath": (str, 'a string such as "/v1"'),
-        }
-    for key, (kind, shape) in wanted.items():
-        given = value.get(key)
-        if given is not None and not isinstance(given, kind):
+    for key, example in SERVERS.items():
+        given, kind = value.get(key), type(example)
+        if ("swagger" in value) == (kind is str) and not isinstance(given, kind | None):
+            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
             raise UnusableDocument(
                 f"The document's {key} is of the type {JSON_TYPES.get(type(given), 'object')}, but must be "
                 f"{shape}. Correct it, or: {SPECIFY}"
@@ -385,12 +380,8 @@ def note_on_servers(document: Document, base_url: str) -> str:
 
 def note_on_nothing(document: Document) -> str:
     webhooks = as_object(document.value.get("webhooks", document.value.get("x-webhooks")))
-    has = (
-        f"only webhooks ({len(webhooks)}), which are not operations of the API"
-        if webhooks
-        else "no operations"
-    )
-    return f"The document has {has}."
+    only = f"only webhooks ({len(webhooks)}), which are not operations of the API"
+    return f"The document has {only if webhooks else 'no operations'}."
 
 
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
@@ -411,10 +402,9 @@ def _urls(servers: Any) -> Iterator[str]:
     """With the variables' defaults."""
     for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
-            variables, url = server.get("variables"), url.strip()[:2_000]
+            url = url.strip()[:2_000]
             for name in VARIABLE.findall(url):
-                variable = variables.get(name) if isinstance(variables, dict) else None
-                default = variable.get("default") if isinstance(variable, dict) else None
+                default = as_object(as_object(server.get("variables")).get(name)).get("default")
                 if isinstance(default, str | int):
                     url = url.replace(f"{{{name}}}", str(default))
             yield re.sub(r"^\w+(?=://)", lambda scheme: scheme[0].lower(), url)

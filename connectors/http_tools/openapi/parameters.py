@@ -95,16 +95,9 @@ USUAL_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
 )
 ENCODED_OTHERWISE = "which has an unsupported encoding"
-HOW_TO_GIVE = (
-    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
-    "data:image/png;name=photo.png;base64,..."
-)
+HOW_TO_GIVE = "{}: its text, or for anything else a data: URI in base64, such as data:image/png;{}base64,..."
 
 ANY_BODY: dict[str, Any] = {"content": {"application/json": {"schema": {}}}}
-HOW_TO_GIVE_BODY = (
-    "The whole body ({}): its text, or for anything else a data: URI in base64, such as "
-    "data:image/png;base64,..."
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,16 +119,11 @@ class Demand:
     only_one: bool = False  # Exactly one of the groups; else at least one
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    schema: dict[str, Any]
-    places: dict[str, ArgumentPlace]
-
-
 def collect_arguments(
     arguments: list[Argument], schemas: Schemas, body: "Body", notes: list[str]
-) -> Arguments:
-    """Those of the body, too. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
+) -> tuple[dict[str, Any], dict[str, ArgumentPlace]]:
+    """The input schema, and the places of its arguments; with those of the body. Adds to `notes`. Raises NoTool
+    for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts, found = [], set[str](), 1, list[str]()
@@ -162,7 +150,7 @@ def collect_arguments(
     notes += [*dict.fromkeys(found)][:MAX_NOTES]
     if body.is_merge_patch:
         definitions = {name: accept_nulls(one) for name, one in definitions.items()}
-    return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
+    return schema | ({"$defs": definitions} if definitions else {}), places
 
 
 def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
@@ -180,23 +168,11 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
         ]
         if not all(groups):
             continue
-        if demand.only_one:
-            broken.append({"not": {"oneOf": [{"required": group} for group in groups]}})
-        elif all(len(group) == 1 for group in groups):
-            broken.append({"properties": {group[0]: False for group in groups}})
-        else:
-            broken.append({"not": {"anyOf": [{"required": group} for group in groups]}})
+        word = "oneOf" if demand.only_one else "anyOf"
+        broken.append({"not": {word: [{"required": group} for group in groups]}})
     if not broken:
         return {}
     return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
-
-
-def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
-    """The schema of a value that is not written as JSON. Raises NoTool. `needed` lists have items, as an
-    empty list would be an omitted one."""
-    converted = schemas.convert_text(raw, pointer)
-    is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
-    return with_an_item(converted) if is_list else converted
 
 
 def with_an_item(converted: Converted) -> Converted:
@@ -242,14 +218,8 @@ def _described(argument: Argument, name: str) -> Any:
 class Parameter:
     raw: dict[str, Any]
     pointer: str
-
-    @property
-    def name(self) -> str:
-        return str(self.raw["name"])
-
-    @property
-    def where(self) -> str:
-        return str(self.raw["in"])
+    where: str
+    name: str
 
     @property
     def is_required(self) -> bool:
@@ -288,9 +258,7 @@ class Parameters:
             f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
             for where, name in undescribed
         ]
-        found = {
-            at: Parameter({"in": at[0], "name": at[1], "schema": TEXT}, "") for at in undescribed
-        } | found
+        found = {at: Parameter({"schema": TEXT}, "", *at) for at in undescribed} | found
         objects = {
             at: fields.fields.values()
             for at, one in found.items()
@@ -360,10 +328,12 @@ class Parameters:
                     f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
                 )
                 continue
-            if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
+            where, name = value.get("in"), value.get("name")
+            if not isinstance(where, str) or not isinstance(name, str):
                 raise NoTool("A parameter must have the keys name and in.", at)
             schema = self.document.object_or_nothing(value.get("schema"), f"{at}/schema", self.notes)
-            yield Parameter(value if schema is value.get("schema") else value | {"schema": schema}, at)
+            value = value if schema is value.get("schema") else value | {"schema": schema}
+            yield Parameter(value, at, where, name)
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
@@ -401,8 +371,8 @@ class Parameters:
     def _converted(self, one: Parameter) -> Converted:
         if media := _json_content(one):
             return self.schemas.convert(media[0], f"{one.pointer}/content{media[1]}/schema")
-        raw, pointer = one.raw.get("schema", {}), f"{one.pointer}/schema"
-        return convert_as_text(self.schemas, raw, pointer, needed=one.is_required)
+        plain = Field(one.name, schemas=[(one.raw.get("schema", {}), f"{one.pointer}/schema")])
+        return convert_field(self.schemas, plain, as_text=True, needed=one.is_required)
 
     def _objection(self, one: Parameter) -> str:
         """`which is an object`; empty for a usable one."""
@@ -477,11 +447,12 @@ def _folded(one: Parameter) -> str:
 
 
 def convert_field(schemas: Schemas, one: Field, *, as_text: bool, needed: bool) -> Converted:
-    """Raises NoTool."""
-    parts = [
-        convert_as_text(schemas, raw, pointer, needed=needed) if as_text else schemas.convert(raw, pointer)
-        for raw, pointer in one.schemas
-    ]
+    """Raises NoTool. `needed` lists outside of JSON have items, as an empty one would be an omitted one."""
+    parts = []
+    for raw, pointer in one.schemas:
+        part = schemas.convert_text(raw, pointer) if as_text else schemas.convert(raw, pointer)
+        is_list = as_text and needed and "array" in types_of(raw, schemas.document.object_at, pointer)
+        parts.append(with_an_item(part) if is_list else part)
     if len(parts) == 1:
         return parts[0]
     return Converted(
@@ -768,10 +739,8 @@ class Bodies:
         found = fields_of(self.document, schema, at)
         if SEVERAL in described:
             found = found or self._fields_of_all(schema, at)
-        raw = self.document.object_or_nothing(schema, at, [])
-        raw = self.document.object_at(raw, at)[0] if isinstance(raw, dict) else {}
         examples = [as_object(one).get("value") for one in as_object(media.get("examples")).values()]
-        examples += [media.get("example"), raw.get("example")]
+        examples += [one.get("example") for one in (media, *for_the_same_value(self.document, schema, ()))]
         # Elasticsearch's document has such examples, and calls them application/json.
         lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
         if is_json_lines(kinds[0]):
@@ -853,7 +822,8 @@ class Bodies:
             first += "; charset=utf-8"
         # A file can say which of several types it is.
         is_fixed = bool(first) and len(offered) == 1
-        how, example = HOW_TO_GIVE_BODY.format(", ".join(offered[:3])), media.get("example")
+        how = HOW_TO_GIVE.format(f"The whole body ({', '.join(offered[:3])})", "")
+        example = media.get("example")
         if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
             how += f" An example: {example}"
         return Body(
@@ -948,7 +918,7 @@ class Bodies:
         """With the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
-        described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        described = {"description": f"{said} {HOW_TO_GIVE.format('A file', 'name=photo.png;')}".strip()}
         if not is_list:
             return {"type": "string"} | described
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from itertools import count, permutations
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -36,7 +36,6 @@ CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
 ANNOTATIONS = frozenset({"title", "description", "examples"})
-NULL_ALONE = ("null", ["null"])
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
@@ -57,7 +56,6 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 """Keywords kept as they are; all others are dropped."""
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
-EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 RANGES = (
     *(("minimum", "maximum"), ("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum")),
     *(("exclusiveMinimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems")),
@@ -173,13 +171,12 @@ def strip_null(schema: Any) -> Any:
     if isinstance(fields := stripped.get("properties"), dict):
         stripped["properties"] = {name: strip_null(field) for name, field in fields.items()}
     for word in stripped.keys() & COMPOSITIONS:
-        parts = [strip_null(one) for one in stripped[word] if as_object(one).get("type") not in NULL_ALONE]
+        parts = [strip_null(one) for one in stripped[word] if as_object(one).get("type") != "null"]
         stripped[word] = parts or stripped[word]
-    if isinstance(types := stripped.get("type"), list) and types not in NULL_ALONE:
-        left = [one for one in types if one != "null"]
+    if isinstance(types := stripped.get("type"), list) and (left := [one for one in types if one != "null"]):
         stripped["type"] = left[0] if len(left) == 1 else left
-    if isinstance(values := stripped.get("enum"), list) and values != [None]:
-        stripped["enum"] = [one for one in values if one is not None]
+    if isinstance(values := stripped.get("enum"), list):
+        stripped["enum"] = [one for one in values if one is not None] or values
     # Models read a plain schema better than a single choice.
     beside, choices = {key: stripped[key] for key in stripped if key != "anyOf"}, stripped.get("anyOf", [])
     if len(choices) == 1 and isinstance(choices[0], dict) and beside.keys() <= ANNOTATIONS:
@@ -430,9 +427,8 @@ def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: C
         target, _ = reading.document.object_at(reference, pointer)
     except MissingTarget:
         return True  # It accepts any value.
-    properties = target.get("properties")
-    own = properties.get(name) if isinstance(properties, dict) else None
-    return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
+    own = as_object(as_object(target.get("properties")).get(name))
+    return not {"const", "enum"}.isdisjoint(own)
 
 
 def _checked_list(raw: Any, pointer: str) -> list[Any]:
@@ -463,7 +459,7 @@ def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion
 
 
 def _mend_bounds(schema: Schema, pointer: str, reading: Conversion) -> None:
-    for bound, exclusive in EXCLUSIVE:
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := schema.get(exclusive), bool):
             del schema[exclusive]
             if flag and bound in schema:
@@ -554,18 +550,12 @@ def _refuse_all(rules: Schema, values: list[Any]) -> bool:
 
 def required_by(schema: dict[str, Any]) -> frozenset[str]:
     names = schema.get("required")
-    return (
-        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
-    )
+    return frozenset(one for one in names if isinstance(one, str)) if isinstance(names, list) else frozenset()
 
 
 def only_requires(choices: Any) -> bool:
-    return choices is None or (
-        isinstance(choices, list)
-        and all(
-            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
-        )
-    )
+    known, listed = {"required", "title", "description"}, [] if choices is None else choices
+    return isinstance(listed, list) and all(isinstance(one, dict) and one.keys() <= known for one in listed)
 
 
 def is_exclusive(choices: Any) -> bool:
@@ -724,9 +714,9 @@ class Schemas:
                 "".join(char if char.isascii() and char.isalnum() else "_" for char in last)[:LONGEST_NAME]
                 or "_"
             )
-            name, number = plain, 2
-            while name in self._taken:
-                name, number = f"{plain}_{number}", number + 1
+            name = next(
+                one for n in count(1) if (one := f"{plain}_{n}" if n > 1 else plain) not in self._taken
+            )
             self._taken.add(name)
             self._names[pointer] = name
         return self._names[pointer]
