@@ -122,7 +122,7 @@ class Demand:
 def collect_arguments(
     arguments: list[Argument], schemas: Schemas, body: "Body", notes: list[str]
 ) -> tuple[dict[str, Any], dict[str, ArgumentPlace]]:
-    """The input schema, and the places of its arguments; with those of the body. Adds to `notes`. Raises NoTool
+    """The input schema and the places of its arguments, with those of the body. Adds to `notes`. Raises NoTool
     for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
