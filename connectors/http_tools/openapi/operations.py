@@ -119,8 +119,6 @@ class Selection:
 
     def left_over(self, operations: Collection[Operation]) -> list[str]:
         """Conditions that match no operation, such as a misspelt pattern."""
-        if not (self.only or self.tags):
-            return []
         names = {name for operation in operations for name in operation.known_as}
         tags = {tag for operation in operations for tag in operation.tags}
         idle = [pattern for pattern in self.only if not any(fnmatchcase(name, pattern) for name in names)]
@@ -234,9 +232,7 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     if types_of(raw, document.object_at, pointer) != {"object"} or raw.get("nullable") is True:
         return None
     converted = schemas.convert(raw, pointer)
-    if not isinstance(converted.schema, dict):
-        return None
-    definitions = schemas.definitions_for(converted.needs, parts=converted.parts)
+    definitions = schemas.definitions_for(converted.needs, [], parts=converted.parts)
     schema = converted.schema | {"type": "object"}
     size = size_of(schema)
     if definitions:
@@ -502,10 +498,9 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
             wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     by_votes = sorted(wanted.items(), key=lambda one: (-one[1], _uses_a_cookie(dict(one[0]))))
     ranked = [dict(settings) for settings, _ in by_votes]
-    if types := {SECRETS[name] for name in secrets & SECRETS.keys()}:
-        fitting = [settings for settings in ranked if settings["authentication"] in types]
-        return fitting[0] if fitting else {"authentication": min(types)}
-    return ranked[0] if ranked else {"authentication": "none"}
+    types = {SECRETS[name] for name in secrets & SECRETS.keys()}
+    fitting = [settings for settings in ranked if not types or settings["authentication"] in types]
+    return fitting[0] if fitting else {"authentication": min(types, default="none")}
 
 
 def _uses_a_cookie(settings: Settings) -> bool:

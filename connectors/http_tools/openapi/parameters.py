@@ -60,12 +60,7 @@ from connectors.http_tools.openapi.schemas import (
     spelt_out,
 )
 from connectors.http_tools.openapi.swagger import SEVERAL
-from connectors.http_tools.tool import (
-    ArgumentPlace,
-    BodyFormat,
-    Constant,
-    Separator,
-)
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -89,14 +84,12 @@ TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
 MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
-TEXT = {"type": "string"}
 DEEP = "deepObject"
 USUAL_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
 )
 ENCODED_OTHERWISE = "which has an unsupported encoding"
 HOW_TO_GIVE = "{}: its text, or for anything else a data: URI in base64, such as data:image/png;{}base64,..."
-
 ANY_BODY: dict[str, Any] = {"content": {"application/json": {"schema": {}}}}
 
 
@@ -122,8 +115,8 @@ class Demand:
 def collect_arguments(
     arguments: list[Argument], schemas: Schemas, body: "Body", notes: list[str]
 ) -> tuple[dict[str, Any], dict[str, ArgumentPlace]]:
-    """The input schema and the places of its arguments, with those of the body. Adds to `notes`. Raises NoTool
-    for schemas that cannot be given."""
+    """The input schema, and where its arguments go, those of the body among them. Adds to `notes`. Raises
+    NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts, found = [], set[str](), 1, list[str]()
@@ -146,7 +139,7 @@ def collect_arguments(
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
     schema |= _demanding(body.demands, places) | ({"description": body.remark} if body.remark else {})
-    definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=found)
+    definitions = schemas.definitions_for(frozenset(needs), found, parts=parts)
     notes += [*dict.fromkeys(found)][:MAX_NOTES]
     if body.is_merge_patch:
         definitions = {name: accept_nulls(one) for name, one in definitions.items()}
@@ -184,14 +177,11 @@ def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
     plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
     placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
-    name, number = plain, 2
-    if name in taken:
-        name = placed
-    while name in taken:
-        name, number = f"{placed[: LONGEST_NAME - 4]}_{number}", number + 1
-        if number > 999:
-            raise NoTool("Too many of its parameters have the same name.")
-    return name
+    numbered = (f"{placed[: LONGEST_NAME - 4]}_{number}" for number in range(2, 1_000))
+    for name in chain((plain, placed), numbered):
+        if name not in taken:
+            return name
+    raise NoTool("Too many of its parameters have the same name.")
 
 
 def _in_words(unfit: re.Match[str]) -> str:
@@ -258,7 +248,7 @@ class Parameters:
             f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
             for where, name in undescribed
         ]
-        found = {at: Parameter({"schema": TEXT}, "", *at) for at in undescribed} | found
+        found = {at: Parameter({"schema": {"type": "string"}}, "", *at) for at in undescribed} | found
         objects = {
             at: fields.fields.values()
             for at, one in found.items()
@@ -810,11 +800,9 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
     ) -> Body:
         """A text or file that is the whole body."""
-        raw = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
-        schema, _ = self.document.object_at(raw, f"{pointer}/schema") if isinstance(raw, dict) else ({}, "")
-        words = (
-            plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in (described, schema)
-        )
+        schema = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
+        told = (described, *for_the_same_value(self.document, schema, ()))
+        words = (plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in told)
         said = next(filter(None, words), "")
         named = [one for one in offered if "*" not in one]
         first = named[0] if named else ""
@@ -861,7 +849,9 @@ class Bodies:
     def _form_fields(self, fields: Iterable[Field], encoding: Any, *, in_parts: bool) -> Iterator[Argument]:
         for one in fields:
             said, subject = as_object(as_object(encoding).get(one.name)), f"form field {quoted(one.name)}"
-            objection = self._part_objection(one, said) if in_parts else self._form_objection(one, said)
+            as_json = not in_parts and self._is_json_field(one, said)
+            objects = self._part_objection if in_parts else self._form_objection
+            objection = "" if as_json else objects(one, said)
             if leaves_out(subject, objection, one.pointer, self.notes, needed=one.required):
                 continue
             if in_parts:
@@ -869,7 +859,6 @@ class Bodies:
                 continue
             is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
             name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
-            as_json = self._is_json_field(one, said)
             yield self._field(one, form_name=name, as_json=as_json, explode=explode)
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
@@ -906,11 +895,7 @@ class Bodies:
         """`format: binary`, also of items, or its equivalent in 3.1."""
         return any(
             one.get("format") == "binary"
-            or (
-                "contentMediaType" in one
-                and "contentEncoding" not in one
-                and not is_json(str(one["contentMediaType"]))
-            )
+            or ("contentEncoding" not in one and not is_json(str(one.get("contentMediaType", "*"))))
             for one in for_the_same_value(self.document, raw, (*CHOICES, "items"))
         )
 
@@ -933,8 +918,6 @@ class Bodies:
         return is_json(named) if named else types == {"object"}
 
     def _form_objection(self, one: Field, said: dict[str, Any]) -> str:
-        if self._is_json_field(one, said):
-            return ""
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
         is_joined = said.get("explode") is False
         if is_odd or (is_joined and not is_list_of_scalars(self.document, one.schemas)):

@@ -632,12 +632,7 @@ class Schemas:
         return replace(converted, schema=strip_null(converted.schema))
 
     def definitions_for(
-        self,
-        needs: frozenset[str],
-        *,
-        parts: int,
-        notes: list[str] | None = None,
-        most: int = MAX_PARTS_WITH_SUBTYPES,
+        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = MAX_PARTS_WITH_SUBTYPES
     ) -> Schema:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
         does not exist. Subtypes are left out of a schema that has more than `most` parts with them. Raises
@@ -657,14 +652,14 @@ class Schemas:
             own_notes += [note_on_missing(pointer)] if pointer in self._missing else definition.notes
             parts += definition.parts
             if has_subtypes and most and parts > most:
-                return self.definitions_for(needs, parts=first, notes=notes, most=0)
+                return self.definitions_for(needs, notes, parts=first, most=0)
             if parts > MAX_PARTS:
-                raise NoTool(
+                told = (
                     f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
                 )
+                raise NoTool(told)
             waiting += sorted(definition.needs, reverse=True)
-        if notes is not None:
-            notes += own_notes
+        notes += own_notes
         return found
 
     def size_of_definitions(self, definitions: Schema) -> int:
