@@ -34,6 +34,7 @@ VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
 MAX_SUBTYPES = 200
+MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
@@ -273,6 +274,22 @@ class Document:
             raise MissingTarget(reason, where, target=pointer_of(steps)) from None
         return found
 
+    def for_the_same_value(self, raw: Any, words: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The schema with those that it refers to or has below these words, up to a limit."""
+        waiting, seen = [raw], 0
+        while waiting and seen < MAX_LOOKED_AT:
+            one, seen = waiting.pop(), seen + 1
+            if not isinstance(one, dict):
+                continue
+            yield one
+            for word in words:
+                inner = one.get(word, [])
+                waiting += inner if isinstance(inner, list) else [inner]
+            if "$ref" in one:
+                # A broken reference is reported where the schema itself is converted.
+                with suppress(NoTool):
+                    waiting.append(self.follow(one["$ref"], "")[0])
+
     def subtypes_of(self, base: str) -> dict[str, None]:
         """Pointers of the definitions that extend the schema at `base` by `allOf`, also indirectly, and of
         those that its discriminator names. None without a discriminator, of its own or inherited."""
@@ -280,13 +297,9 @@ class Document:
             found: dict[str, None] = {}
             with suppress(LookupError, ValueError, NoTool):
                 raw = as_object(self._value_at(steps_of(base)))
-                for name in as_object(as_object(raw.get("discriminator")).get("mapping")).values():
-                    target = str(name) if "/" in str(name) else f"#/components/schemas/{name}"
+                for target in mapping_of(raw).values():
                     found[self.follow(target, base)[1]] = None
-                extended = [raw]
-                for each in extended:
-                    if "discriminator" not in each and len(extended) < LONGEST_CHAIN:
-                        extended += [self.object_at(*part)[0] for part in parts_of(each, "allOf", base)]
+                extended = self.for_the_same_value(raw, ("allOf",))
                 waiting = [base, *found] if any("discriminator" in each for each in extended) else []
                 for one in waiting:
                     new = [each for each in self.extensions.get(one, ()) if each not in found]
@@ -304,10 +317,8 @@ class Document:
         """Pointers of the definitions whose `allOf` refers to a schema, by its pointer."""
         found: dict[str, list[str]] = {}
         components = as_object(self.value.get("components")).get("schemas")
-        for place, raws in (
-            ("/components/schemas", components),
-            ("/definitions", self.value.get("definitions")),
-        ):
+        places = {"/components/schemas": components, "/definitions": self.value.get("definitions")}
+        for place, raws in places.items():
             for name, raw in as_object(raws).items():
                 at = f"{place}{pointer_of([name])}"
                 for part, where in parts_of(as_object(raw), "allOf", at):
@@ -323,6 +334,12 @@ class Document:
                 raise NoTool(f"The key {quoted(step)} occurs twice in one object.")
             value = child_of(value, step)
         return value
+
+
+def mapping_of(schema: dict[str, Any]) -> dict[str, str]:
+    """References by the discriminator's values, of which some documents only give the name."""
+    mapping = as_object(as_object(schema.get("discriminator")).get("mapping")).items()
+    return {key: str(one) if "/" in str(one) else f"#/components/schemas/{one}" for key, one in mapping}
 
 
 def _minor_version(value: dict[str, Any]) -> int:

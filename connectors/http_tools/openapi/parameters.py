@@ -41,6 +41,7 @@ from connectors.http_tools.openapi.document import (
     MissingTarget,
     NoTool,
     checked_object,
+    mapping_of,
     plain_text,
     quoted,
 )
@@ -51,7 +52,6 @@ from connectors.http_tools.openapi.schemas import (
     Converted,
     Schemas,
     accept_nulls,
-    for_the_same_value,
     is_exclusive,
     is_left_out,
     only_requires,
@@ -592,9 +592,7 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
         return False
     # A base schema of several kinds of objects, each with further fields.
-    if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
-        return False
-    return all(only_requires(schema.get(word)) for word in CHOICES)
+    return not mapping_of(schema) and all(only_requires(schema.get(word)) for word in CHOICES)
 
 
 def has_inner_lists(document: Document, raw: Any) -> bool:
@@ -602,7 +600,7 @@ def has_inner_lists(document: Document, raw: Any) -> bool:
     waiting, seen = [(raw, False)], set[tuple[int, bool]]()
     while waiting:
         raw, is_inner = waiting.pop()
-        for one in for_the_same_value(document, raw, COMPOSITIONS):
+        for one in document.for_the_same_value(raw, COMPOSITIONS):
             if (id(one), is_inner) in seen:
                 continue
             seen.add((id(one), is_inner))
@@ -730,7 +728,7 @@ class Bodies:
         if SEVERAL in described:
             found = found or self._fields_of_all(schema, at)
         examples = [as_object(one).get("value") for one in as_object(media.get("examples")).values()]
-        examples += [one.get("example") for one in (media, *for_the_same_value(self.document, schema, ()))]
+        examples += [one.get("example") for one in (media, *self.document.for_the_same_value(schema, ()))]
         # Elasticsearch's document has such examples, and calls them application/json.
         lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
         if is_json_lines(kinds[0]):
@@ -801,7 +799,7 @@ class Bodies:
     ) -> Body:
         """A text or file that is the whole body."""
         schema = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
-        told = (described, *for_the_same_value(self.document, schema, ()))
+        told = (described, *self.document.for_the_same_value(schema, ()))
         words = (plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in told)
         said = next(filter(None, words), "")
         named = [one for one in offered if "*" not in one]
@@ -896,7 +894,7 @@ class Bodies:
         return any(
             one.get("format") == "binary"
             or ("contentEncoding" not in one and not is_json(str(one.get("contentMediaType", "*"))))
-            for one in for_the_same_value(self.document, raw, (*CHOICES, "items"))
+            for one in self.document.for_the_same_value(raw, (*CHOICES, "items"))
         )
 
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:

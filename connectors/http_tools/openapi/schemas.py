@@ -1,7 +1,7 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count, permutations
@@ -17,6 +17,7 @@ from connectors.http_tools.openapi.document import (
     MissingTarget,
     NoTool,
     checked_object,
+    mapping_of,
     note_on_missing,
     quoted,
 )
@@ -40,7 +41,6 @@ NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
-MAX_LOOKED_AT = 50  # Subschemas inspected for one property
 ONE = frozenset(
     {"items", "additionalProperties", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
@@ -104,11 +104,9 @@ def or_null(schema: Any) -> Any:
 
 def _or(schema: Schema, other: Schema) -> Schema:
     """Both as alternatives, with the annotations of the first."""
-    annotations = {
-        key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema
-    }
-    kept = {key: value for key, value in schema.items() if key not in annotations}
-    return annotations | {"anyOf": [kept, other]}
+    about = {"title", "description", "default", "deprecated"}
+    kept = {key: value for key, value in schema.items() if key not in about}
+    return {key: schema[key] for key in schema if key in about} | {"anyOf": [kept, other]}
 
 
 def _types_in(schema: Schema) -> list[Any]:
@@ -335,32 +333,15 @@ def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
     describing, closed = 0, 0
     for part in parts if len(parts) > 2 or parts[-1] else ():
         is_closed = _is_closed(reading.document, part, COMPOSITIONS)
-        inner = for_the_same_value(reading.document, part, COMPOSITIONS)
+        inner = reading.document.for_the_same_value(part, COMPOSITIONS)
         describing += is_closed or any("properties" in one for one in inner)
         closed += is_closed
     return closed > 0 and describing > 1
 
 
 def _is_closed(document: Document, raw: Any, words: Iterable[str]) -> bool:
-    inner = for_the_same_value(document, raw, words)
+    inner = document.for_the_same_value(raw, words)
     return any(one.get(word) is False for one in inner for word in CLOSINGS)
-
-
-def for_the_same_value(document: Document, raw: Any, words: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The schema with those that it refers to or has below these words, up to a limit."""
-    waiting, seen = [raw], 0
-    while waiting and seen < MAX_LOOKED_AT:
-        one, seen = waiting.pop(), seen + 1
-        if not isinstance(one, dict):
-            continue
-        yield one
-        for word in words:
-            inner = one.get(word, [])
-            waiting += inner if isinstance(inner, list) else [inner]
-        if "$ref" in one:
-            # A broken reference is reported where the schema itself is converted.
-            with suppress(NoTool):
-                waiting.append(document.follow(one["$ref"], "")[0])
 
 
 def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -> Schema:
@@ -408,13 +389,10 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
     """Adds each alternative's values of the discriminating property, if the mapping has them. Alternatives
     often describe each other's objects, so `oneOf` would refuse values that the API accepts."""
-    said = as_object(raw["discriminator"])
-    name, mapping = said.get("propertyName"), said.get("mapping")
-    if not isinstance(name, str) or not isinstance(mapping, dict) or reading.direction == "response":
+    name, values = as_object(raw["discriminator"]).get("propertyName"), dict[str, list[str]]()
+    if not isinstance(name, str) or reading.direction == "response":
         return
-    values: dict[str, list[str]] = {}
-    for value, target in mapping.items():
-        reference = str(target) if "/" in str(target) else f"#/components/schemas/{target}"
+    for value, reference in mapping_of(raw).items():
         values.setdefault(reference, []).append(value)
     for alternative, one in zip(alternatives, raw["oneOf"], strict=True):
         own = values.get(one.get("$ref", "")) if isinstance(one, dict) else None
@@ -442,7 +420,7 @@ def is_left_out(document: Document, schema: Any, direction: str) -> bool:
     flag = FLAGS[direction]
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
-    return any(one.get(flag) is True for one in for_the_same_value(document, schema, ("allOf",)))
+    return any(one.get(flag) is True for one in document.for_the_same_value(schema, ("allOf",)))
 
 
 def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
