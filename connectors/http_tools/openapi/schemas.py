@@ -367,9 +367,10 @@ def _with_fitting_default(schema: dict[str, Any]) -> dict[str, Any]:
     if "default" not in schema or not types or _fits(value, types):
         return schema
     rest = {key: value for key, value in schema.items() if key != "default"}
-    # 1.1 may have been the text 1.10.
-    read = [] if value is None or isinstance(value, float) else _readings(value, types)
-    return rest | {"default": read[0]} if read else rest
+    # Clear is only what was a text or becomes one; 1.1 may have been the text 1.10.
+    read = _readings(value, types) if isinstance(value, str | int) else []
+    is_clear = bool(read) and str in (type(value), type(read[0]))
+    return rest | {"default": read[0]} if is_clear else rest
 
 
 def _fits(value: Any, types: list[Any]) -> bool:
