@@ -633,10 +633,9 @@ class Schemas:
             if has_subtypes and most and parts > most:
                 return self.definitions_for(needs, notes, parts=first, most=0)
             if parts > MAX_PARTS:
-                told = (
+                raise NoTool(
                     f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
                 )
-                raise NoTool(told)
             waiting += sorted(definition.needs, reverse=True)
         notes += own_notes
         return found
