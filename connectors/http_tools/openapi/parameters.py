@@ -161,8 +161,11 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
         ]
         if not all(groups):
             continue
-        word = "oneOf" if demand.only_one else "anyOf"
-        broken.append({"not": {word: [{"required": group} for group in groups]}})
+        if demand.only_one or any(len(group) > 1 for group in groups):
+            word = "oneOf" if demand.only_one else "anyOf"
+            broken.append({"not": {word: [{"required": group} for group in groups]}})
+        else:
+            broken.append({"properties": {group[0]: False for group in groups}})
     if not broken:
         return {}
     return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
