@@ -207,6 +207,22 @@ def test_texts_and_files_are_not_written_as_json_where_the_api_takes_them_plainl
     assert sent_by(tool, {"body": text}) == (chosen, text.encode())
 
 
+@pytest.mark.parametrize(
+    ("example", "ending"),
+    [
+        ("<Order/>", "An example: <Order/>"),
+        ("<a/>" * 300, "base64,..."),
+        ({"a": 1}, "base64,..."),
+        (None, "..."),
+    ],
+)
+def test_agents_read_the_media_type_and_a_short_example_of_a_body_that_is_text(example, ending):
+    """C1.4, P9: the form of XML is told by nothing else."""
+    tool = tool_with({"application/xml": {"schema": ANY_OBJECT, "example": example}}, method="post")
+    description = tool.definition.input_schema["properties"]["body"]["description"]
+    assert "application/xml" in description and description.endswith(ending)
+
+
 def test_agents_read_that_each_item_is_a_line():
     """C1.4."""
     tool = tool_with({"application/x-ndjson": {"schema": {"type": "array"}}})

@@ -123,8 +123,8 @@ def test_each_field_of_an_object_in_the_query_is_a_parameter_of_its_own():
     assert schema["properties"] == {"page": number, "size": number, "sort": LIST, "limit": number}
     assert "required" not in schema
     assert tool.notes == [
-        'The query parameter "by" is left out, which is an object, and objects can only be sent in a body; '
-        "if the API reads it as JSON, describe it with content: application/json."
+        'The query parameter "by" is left out, which is an object, and those can only be sent as JSON; '
+        "if the API reads JSON there, describe it with application/json."
     ]
     sent = request_of(tool, {"page": 2, "size": 10, "sort": ["name", "age"], "limit": 5})
     assert query_of(sent) == [
@@ -225,8 +225,9 @@ def test_a_form_has_its_fields_and_leaves_out_what_forms_cannot_say():
     assert tool.definition.metadata["body_format"] == "form"
     assert list(tool.definition.input_schema["properties"]) == ["To", "Media", "Deep", "Said"]
     assert tool.notes == [
-        'The form field "Lines" is left out, which is a list of lists or objects.',
-        'The form field "Spread" is left out, which is an object, and form fields can only be strings.',
+        f'The form field "{name}" is left out, which is {kind}, and those can only be sent as JSON; '
+        "if the API reads JSON there, describe it with application/json."
+        for name, kind in (("Lines", "a list of lists or objects"), ("Spread", "an object"))
     ]
     arguments = {"To": "+1", "Media": ["a", "b"], "Deep": {"sku": "s"}, "Said": [{"sku": "t"}]}
     sent = {"To": "+1", "Media": ["a", "b"], "Deep": '{"sku":"s"}', "Said": '[{"sku":"t"}]'}

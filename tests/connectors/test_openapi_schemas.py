@@ -293,7 +293,7 @@ def test_read_only_fields_stay_if_a_body_has_no_others():
         ({"type": "string", "default": False}, "false"),
         ({"type": ["string", "null"], "default": None}, None),
         ({"default": "x"}, "x"),
-        ({"type": "boolean", "default": "no"}, ...),
+        ({"type": "boolean", "default": "no"}, False),
         ({"type": "boolean", "default": 0}, ...),
         ({"type": "integer", "default": True}, ...),
         ({"type": "integer", "default": "ten"}, ...),

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
-from connectors.formats.json import UnreadableJSON, as_object, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
 from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.swagger import openapi_of
@@ -33,10 +33,11 @@ TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 LONGEST_CHAIN = 20
-DATA = frozenset({"example", "examples", "default", "enum", "const"})
 MAX_SUBTYPES = 200
+MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
+SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
 MOST_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
@@ -207,8 +208,7 @@ class Document:
 
     @property
     def title(self) -> str:
-        info = self.value.get("info")
-        title = info.get("title") if isinstance(info, dict) else None
+        title = as_object(self.value.get("info")).get("title")
         return title if isinstance(title, str) else ""
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
@@ -263,63 +263,38 @@ class Document:
         if (known := self._followed.get(reference)) is not None:
             return known
         uri, _, fragment = reference.partition("#")
-        fragment = unquote(fragment)
-        is_pointer = fragment.startswith("/") or not fragment
-        base = "" if fragment.startswith("/") and not uri else self._base_at(pointer)
         try:
-            uri = urljoin(base, uri)
-            named = ("" if not uri else self._named[uri]) if is_pointer else self._named[f"{uri}#{fragment}"]
-            steps = steps_of(f"{named}{fragment}" if is_pointer else named)
-        except (LookupError, ValueError):
-            fault = "outside the document, which is not fetched; bundle the document into one file first."
-            if reference.startswith("#"):
-                fault = "by an $anchor, which no schema of the document has."
-            raise NoTool(f"It refers to {quoted(reference)} {fault}", where) from None
+            if uri:
+                raise ValueError("References are not fetched.")
+            steps = steps_of(unquote(fragment))
+        except ValueError:
+            fault = "outside the document or by an $id" if uri else "by an $anchor"
+            advice = "bundle the document into one file with JSON Pointers such as #/components/schemas/Page."
+            raise NoTool(
+                f"It refers to {quoted(reference)} {fault}, which is not followed; {advice}", where
+            ) from None
         try:
-            found = self._value_at(steps), pointer_of(steps)
+            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
         except LookupError:
-            if not uri and (base := self._base_at(pointer)):
-                # Within a schema with an `$id`, pointers begin at that schema.
-                return self.follow(f"{base}{reference}", pointer)
             reason = f"It refers to {quoted(reference)}, which does not exist."
             raise MissingTarget(reason, where, target=pointer_of(steps)) from None
-        if reference.startswith("#/"):
-            self._followed[reference] = found
         return found
 
-    @cached_property
-    def _named(self) -> dict[str, str]:
-        """Pointers by `$id`, and by `$id` and `#` with an anchor. Ids are relative to those around them."""
-        found: dict[str, str] = {}
-        waiting: list[tuple[Any, str, str]] = [(self.value, "", "")]
-        while waiting:
-            value, pointer, base = waiting.pop()
-            members = value if isinstance(value, dict) else dict(enumerate(value))
-            if isinstance(own := members.get("$id", members.get("$self")), str):
-                with suppress(ValueError):
-                    base = urljoin(base, own.rstrip("#"))
-                    found.setdefault(base, pointer)
-            for key in ("$anchor", "$dynamicAnchor"):
-                if isinstance(name := members.get(key), str):
-                    found.setdefault(f"{base}#{name}", pointer)
-            waiting += [
-                (one, f"{pointer}{pointer_of([key])}", base)
-                for key, one in members.items()
-                if isinstance(one, dict | list) and key not in DATA
-            ]
-        return found
-
-    @cached_property
-    def _bases(self) -> dict[str, str]:
-        return {pointer: uri for uri, pointer in self._named.items() if "#" not in uri}
-
-    def _base_at(self, pointer: str) -> str:
-        """The `$id` of the schema around the place."""
-        if self.minor == 0:
-            return ""
-        while pointer not in self._bases and pointer:
-            pointer = pointer.rpartition("/")[0]
-        return self._bases.get(pointer, "")
+    def for_the_same_value(self, raw: Any, words: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The schema with those that it refers to or has below these words, up to a limit."""
+        waiting, seen = [raw], 0
+        while waiting and seen < MAX_LOOKED_AT:
+            one, seen = waiting.pop(), seen + 1
+            if not isinstance(one, dict):
+                continue
+            yield one
+            for word in words:
+                inner = one.get(word, [])
+                waiting += inner if isinstance(inner, list) else [inner]
+            if "$ref" in one:
+                # A broken reference is reported where the schema itself is converted.
+                with suppress(NoTool):
+                    waiting.append(self.follow(one["$ref"], "")[0])
 
     def subtypes_of(self, base: str) -> dict[str, None]:
         """Pointers of the definitions that extend the schema at `base` by `allOf`, also indirectly, and of
@@ -328,13 +303,9 @@ class Document:
             found: dict[str, None] = {}
             with suppress(LookupError, ValueError, NoTool):
                 raw = as_object(self._value_at(steps_of(base)))
-                for name in as_object(as_object(raw.get("discriminator")).get("mapping")).values():
-                    target = str(name) if "/" in str(name) else f"#/components/schemas/{name}"
+                for target in mapping_of(raw).values():
                     found[self.follow(target, base)[1]] = None
-                extended = [raw]
-                for each in extended:
-                    if "discriminator" not in each and len(extended) < LONGEST_CHAIN:
-                        extended += [self.object_at(*part)[0] for part in parts_of(each, "allOf", base)]
+                extended = self.for_the_same_value(raw, ("allOf",))
                 waiting = [base, *found] if any("discriminator" in each for each in extended) else []
                 for one in waiting:
                     new = [each for each in self.extensions.get(one, ()) if each not in found]
@@ -352,10 +323,8 @@ class Document:
         """Pointers of the definitions whose `allOf` refers to a schema, by its pointer."""
         found: dict[str, list[str]] = {}
         components = as_object(self.value.get("components")).get("schemas")
-        for place, raws in (
-            ("/components/schemas", components),
-            ("/definitions", self.value.get("definitions")),
-        ):
+        places = {"/components/schemas": components, "/definitions": self.value.get("definitions")}
+        for place, raws in places.items():
             for name, raw in as_object(raws).items():
                 at = f"{place}{pointer_of([name])}"
                 for part, where in parts_of(as_object(raw), "allOf", at):
@@ -371,6 +340,12 @@ class Document:
                 raise NoTool(f"The key {quoted(step)} occurs twice in one object.")
             value = child_of(value, step)
         return value
+
+
+def mapping_of(schema: dict[str, Any]) -> dict[str, str]:
+    """References by the discriminator's values, of which some documents only give the name."""
+    mapping = as_object(as_object(schema.get("discriminator")).get("mapping")).items()
+    return {key: str(one) if "/" in str(one) else f"#/components/schemas/{one}" for key, one in mapping}
 
 
 def _minor_version(value: dict[str, Any]) -> int:
@@ -405,15 +380,10 @@ def base_url_of(document: Document, given: str) -> str:
 
 def _check_types_of_servers(value: dict[str, Any]) -> None:
     """Raises UnusableDocument for an address that is there and has the wrong type."""
-    wanted: dict[str, tuple[type, str]] = {"servers": (list, 'a list such as [{"url": "https://..."}]')}
-    if "swagger" in value:
-        wanted = {
-            "host": (str, 'a string such as "api.example.com"'),
-            "basePath": (str, 'a string such as "/v1"'),
-        }
-    for key, (kind, shape) in wanted.items():
-        given = value.get(key)
-        if given is not None and not isinstance(given, kind):
+    for key, example in SERVERS.items():
+        given, kind = value.get(key), type(example)
+        if ("swagger" in value) == (kind is str) and not isinstance(given, kind | None):
+            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
             raise UnusableDocument(
                 f"The document's {key} is of the type {JSON_TYPES.get(type(given), 'object')}, but must be "
                 f"{shape}. Correct it, or: {SPECIFY}"
@@ -433,12 +403,8 @@ def note_on_servers(document: Document, base_url: str) -> str:
 
 def note_on_nothing(document: Document) -> str:
     webhooks = as_object(document.value.get("webhooks", document.value.get("x-webhooks")))
-    has = (
-        f"only webhooks ({len(webhooks)}), which are not operations of the API"
-        if webhooks
-        else "no operations"
-    )
-    return f"The document has {has}."
+    only = f"only webhooks ({len(webhooks)}), which are not operations of the API"
+    return f"The document has {only if webhooks else 'no operations'}."
 
 
 def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_url: str) -> None:
@@ -459,10 +425,9 @@ def _urls(servers: Any) -> Iterator[str]:
     """With the variables' defaults."""
     for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
-            variables, url = server.get("variables"), url.strip()[:2_000]
+            url = url.strip()[:2_000]
             for name in VARIABLE.findall(url):
-                variable = variables.get(name) if isinstance(variables, dict) else None
-                default = variable.get("default") if isinstance(variable, dict) else None
+                default = as_object(as_object(server.get("variables")).get(name)).get("default")
                 if isinstance(default, str | int):
                     url = url.replace(f"{{{name}}}", str(default))
             yield re.sub(r"^\w+(?=://)", lambda scheme: scheme[0].lower(), url)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain, count
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,6 +91,10 @@ class Operation:
         return " ".join(given.split()) if isinstance(given, str) else ""
 
     @property
+    def known_as(self) -> tuple[str, ...]:
+        return self.id, self.path, f"{self.method} {self.path}"
+
+    @property
     def tags(self) -> list[str]:
         given = self.raw.get("tags")
         tags = given if isinstance(given, list) else []
@@ -108,17 +113,13 @@ class Selection:
 
     def names(self, operation: Operation) -> bool:
         """Whether it is chosen, deprecated or not."""
-        known = (operation.id, operation.path, f"{operation.method} {operation.path}")
-        by_name = not self.only or any(fnmatchcase(name, pattern) for name in known for pattern in self.only)
+        names = operation.known_as
+        by_name = not self.only or any(fnmatchcase(name, pattern) for name in names for pattern in self.only)
         return by_name and (not self.tags or not {*self.tags}.isdisjoint(operation.tags))
 
     def left_over(self, operations: Collection[Operation]) -> list[str]:
         """Conditions that match no operation, such as a misspelt pattern."""
-        if not (self.only or self.tags):
-            return []
-        names = {operation.id for operation in operations}
-        for operation in operations:
-            names |= {operation.path, f"{operation.method} {operation.path}"}
+        names = {name for operation in operations for name in operation.known_as}
         tags = {tag for operation in operations for tag in operation.tags}
         idle = [pattern for pattern in self.only if not any(fnmatchcase(name, pattern) for name in names)]
         return idle + [tag for tag in self.tags if tag not in tags]
@@ -170,27 +171,14 @@ def _operations_at(document: Document, path: str, items: list[Located]) -> Itera
             )
 
 
-class Names:
-    """Gives each operation a unique name, the same at every import."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def take(self, operation: Operation) -> str:
-        """Its id, else method and path; if taken, all of these."""
-        of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
-        given = "".join(filter(str.isprintable, operation.id))
-        candidates = [given, of_path] if given else [of_path]
-        candidates.append(f"{given or of_path}_{of_path}")
-        for candidate in candidates:
-            if (name := candidate[:LONGEST].strip()) and name not in self._taken:
-                break
-        else:
-            number = 2
-            while (name := f"{candidates[0][: LONGEST - 8]}_{number}") in self._taken:
-                number += 1
-        self._taken.add(name)
-        return name
+def name_of(operation: Operation, taken: Collection[str]) -> str:
+    """A unique name, the same at every import: its id, else method and path; if taken, all of these."""
+    of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
+    given = "".join(filter(str.isprintable, operation.id))
+    candidates = [*filter(None, [given]), of_path, f"{given or of_path}_{of_path}"]
+    numbered = (f"{candidates[0][: LONGEST - 8]}_{number}" for number in count(2))
+    names = (one[:LONGEST].strip() for one in chain(candidates, numbered))
+    return next(name for name in names if name and name not in taken)
 
 
 CONDITIONS = {"if-match", "if-none-match", "if-range"}  # Headers of requests that have an ETag
@@ -220,21 +208,15 @@ def output_schema_of(
     document: Document, schemas: Schemas, responses: Any, pointer: str
 ) -> dict[str, Any] | None:
     """None unless all successful responses have the same JSON object, with a schema that is small enough."""
-    answers = responses.items() if isinstance(responses, dict) else ()
-    try:
-        found = [
-            _schema_of(document, raw, f"{pointer}/{code}")
-            for code, raw in answers
-            if str(code).startswith("2")
-        ]
-        if not found or found[0] is None or any(one is None or one[0] != found[0][0] for one in found):
-            return None
-        raw, at = found[0]
-        if at not in schemas.answers:
-            schemas.answers[at] = _converted(document, schemas, raw, at)
-        return schemas.answers[at]
-    except NoTool:
-        return None
+    successes = [(code, raw) for code, raw in as_object(responses).items() if str(code).startswith("2")]
+    with suppress(NoTool):
+        found = [_schema_of(document, raw, f"{pointer}/{code}") for code, raw in successes]
+        if found and found[0] and all(one is not None and one[0] == found[0][0] for one in found):
+            raw, at = found[0]
+            if at not in schemas.answers:
+                schemas.answers[at] = _converted(document, schemas, raw, at)
+            return schemas.answers[at]
+    return None
 
 
 def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
@@ -250,9 +232,7 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     if types_of(raw, document.object_at, pointer) != {"object"} or raw.get("nullable") is True:
         return None
     converted = schemas.convert(raw, pointer)
-    if not isinstance(converted.schema, dict):
-        return None
-    definitions = schemas.definitions_for(converted.needs, parts=converted.parts)
+    definitions = schemas.definitions_for(converted.needs, [], parts=converted.parts)
     schema = converted.schema | {"type": "object"}
     size = size_of(schema)
     if definitions:
@@ -302,11 +282,12 @@ def read_tools(
     )
     if takes_etags(document, operations):
         reader.usual_headers.append("etag")
-    found, names = ReadTools(idle=selection.left_over(operations)), Names()
+    found, names = ReadTools(idle=selection.left_over(operations)), set[str]()
     found.notes += [] if operations else [note_on_nothing(document)]
     for operation in operations:
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
-        name = names.take(operation)
+        name = name_of(operation, names)
+        names.add(name)
         if not selection.names(operation):
             found.not_chosen += 1
         elif operation.raw.get("deprecated") is True and not selection.deprecated:
@@ -367,12 +348,12 @@ class _Reader:
         for argument in parameters:
             if argument.place.place == "path":
                 path = path.replace(f"{{{argument.wanted}}}", f"{{{argument.place.name}}}")
-        arguments = collect_arguments(parameters, self.inputs, body, notes)
+        schema, places = collect_arguments(parameters, self.inputs, body, notes)
         told = response_headers_of(self.document, raw.get("responses"), f"{at}/responses")
         http = HttpOperation(
             method=operation.method,  # type: ignore[arg-type]
             path=ascii_path(path.rstrip()),
-            arguments=arguments.places,
+            arguments=places,
             constants=constants + read.constants + body.constants,
             body_format=body.body_format,
             anonymous=anonymous,
@@ -383,12 +364,12 @@ class _Reader:
         outputs = output_schema_of(self.document, self.outputs, raw.get("responses"), f"{at}/responses")
         try:
             definition = define(
-                checked(http, arguments.schema),
+                checked(http, schema),
                 name=name,
                 title=plain_text(raw.get("summary"), LONGEST_TITLE),
                 description=self._description(operation),
                 tags=operation.tags,
-                input_schema=arguments.schema,
+                input_schema=schema,
                 output_schema=outputs,
             )
         except InvalidTool as invalid:
@@ -520,10 +501,9 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
             wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     by_votes = sorted(wanted.items(), key=lambda one: (-one[1], _uses_a_cookie(dict(one[0]))))
     ranked = [dict(settings) for settings, _ in by_votes]
-    if types := {SECRETS[name] for name in secrets & SECRETS.keys()}:
-        fitting = [settings for settings in ranked if settings["authentication"] in types]
-        return fitting[0] if fitting else {"authentication": min(types)}
-    return ranked[0] if ranked else {"authentication": "none"}
+    types = {SECRETS[name] for name in secrets & SECRETS.keys()}
+    fitting = [settings for settings in ranked if not types or settings["authentication"] in types]
+    return fitting[0] if fitting else {"authentication": min(types, default="none")}
 
 
 def _uses_a_cookie(settings: Settings) -> bool:

@@ -41,11 +41,14 @@ from connectors.http_tools.openapi.document import (
     MissingTarget,
     NoTool,
     checked_object,
+    mapping_of,
     plain_text,
     quoted,
 )
 from connectors.http_tools.openapi.paths import Named, read_parameter, slashes_in
 from connectors.http_tools.openapi.schemas import (
+    CHOICES,
+    COMPOSITIONS,
     Converted,
     Schemas,
     accept_nulls,
@@ -57,13 +60,7 @@ from connectors.http_tools.openapi.schemas import (
     spelt_out,
 )
 from connectors.http_tools.openapi.swagger import SEVERAL
-from connectors.http_tools.openapi.xml import is_xml, outline_of
-from connectors.http_tools.tool import (
-    ArgumentPlace,
-    BodyFormat,
-    Constant,
-    Separator,
-)
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -83,10 +80,8 @@ MAX_NOTES = 50  # On the schemas of one tool
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
-CHOICES = ("oneOf", "anyOf")
 TWO_LINES = re.compile(r"\{.*\}[ \t]*\n[ \t]*\{")  # Of JSON lines
 MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
-COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
 DEEP = "deepObject"
@@ -94,16 +89,8 @@ USUAL_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
 )
 ENCODED_OTHERWISE = "which has an unsupported encoding"
-HOW_TO_GIVE = (
-    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
-    "data:image/png;name=photo.png;base64,..."
-)
-
+HOW_TO_GIVE = "{}: its text, or for anything else a data: URI in base64, such as data:image/png;{}base64,..."
 ANY_BODY: dict[str, Any] = {"content": {"application/json": {"schema": {}}}}
-HOW_TO_GIVE_BODY = (
-    "The whole body ({}): its text, or for anything else a data: URI in base64, such as "
-    "data:image/png;base64,..."
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,16 +112,11 @@ class Demand:
     only_one: bool = False  # Exactly one of the groups; else at least one
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    schema: dict[str, Any]
-    places: dict[str, ArgumentPlace]
-
-
 def collect_arguments(
     arguments: list[Argument], schemas: Schemas, body: "Body", notes: list[str]
-) -> Arguments:
-    """Those of the body, too. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
+) -> tuple[dict[str, Any], dict[str, ArgumentPlace]]:
+    """The input schema, and where its arguments go, those of the body among them. Adds to `notes`. Raises
+    NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts, found = [], set[str](), 1, list[str]()
@@ -157,11 +139,11 @@ def collect_arguments(
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
     schema |= _demanding(body.demands, places) | ({"description": body.remark} if body.remark else {})
-    definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=found)
+    definitions = schemas.definitions_for(frozenset(needs), found, parts=parts)
     notes += [*dict.fromkeys(found)][:MAX_NOTES]
     if body.is_merge_patch:
         definitions = {name: accept_nulls(one) for name, one in definitions.items()}
-    return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
+    return schema | ({"$defs": definitions} if definitions else {}), places
 
 
 def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
@@ -179,45 +161,30 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
         ]
         if not all(groups):
             continue
-        if demand.only_one:
-            broken.append({"not": {"oneOf": [{"required": group} for group in groups]}})
-        elif all(len(group) == 1 for group in groups):
-            broken.append({"properties": {group[0]: False for group in groups}})
+        if demand.only_one or any(len(group) > 1 for group in groups):
+            word = "oneOf" if demand.only_one else "anyOf"
+            broken.append({"not": {word: [{"required": group} for group in groups]}})
         else:
-            broken.append({"not": {"anyOf": [{"required": group} for group in groups]}})
+            broken.append({"properties": {group[0]: False for group in groups}})
     if not broken:
         return {}
     return {"not": broken[0] if len(broken) == 1 else {"anyOf": broken}}
 
 
-def convert_as_text(schemas: Schemas, raw: Any, pointer: str, *, needed: bool) -> Converted:
-    """The schema of a value that is not written as JSON. Raises NoTool. `needed` lists have items, as an
-    empty list would be an omitted one."""
-    converted = schemas.convert_text(raw, pointer)
-    is_list = needed and "array" in types_of(raw, schemas.document.object_at, pointer)
-    return with_an_item(converted) if is_list else converted
-
-
 def with_an_item(converted: Converted) -> Converted:
     schema = {} if converted.schema is True else converted.schema
-    fewest = schema.get("minItems")
-    if isinstance(fewest, int) and fewest > 0:
-        return converted
-    return replace(converted, schema=schema | {"minItems": 1})
+    return replace(converted, schema=schema | {"minItems": schema.get("minItems") or 1})
 
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
     plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
     placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
-    name, number = plain, 2
-    if name in taken:
-        name = placed
-    while name in taken:
-        name, number = f"{placed[: LONGEST_NAME - 4]}_{number}", number + 1
-        if number > 999:
-            raise NoTool("Too many of its parameters have the same name.")
-    return name
+    numbered = (f"{placed[: LONGEST_NAME - 4]}_{number}" for number in range(2, 1_000))
+    for name in chain((plain, placed), numbered):
+        if name not in taken:
+            return name
+    raise NoTool("Too many of its parameters have the same name.")
 
 
 def _in_words(unfit: re.Match[str]) -> str:
@@ -244,14 +211,8 @@ def _described(argument: Argument, name: str) -> Any:
 class Parameter:
     raw: dict[str, Any]
     pointer: str
-
-    @property
-    def name(self) -> str:
-        return str(self.raw["name"])
-
-    @property
-    def where(self) -> str:
-        return str(self.raw["in"])
+    where: str
+    name: str
 
     @property
     def is_required(self) -> bool:
@@ -285,8 +246,18 @@ class Parameters:
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
-        found = self._texts(at for at in named if at not in found and at not in self.keys) | found
-        objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
+        undescribed = [at for at in named if at not in found and at not in self.keys]
+        self.notes += [
+            f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
+            for where, name in undescribed
+        ]
+        found = {at: Parameter({"schema": {"type": "string"}}, "", *at) for at in undescribed} | found
+        objects = {
+            at: fields.fields.values()
+            for at, one in found.items()
+            if self._types_of_several(one)[0] == {"object"}
+            and (fields := fields_of(self.document, one.raw.get("schema"), f"{one.pointer}/schema"))
+        }
         others = found.keys() - objects.keys()
         arguments: list[Argument] = []
         for at, one in found.items():
@@ -295,7 +266,7 @@ class Parameters:
                 self.notes.append(note)
             elif at in objects:
                 # A parameter of its own describes its place better than an object's field.
-                own = [each for name, each in objects[at].items() if ("query", name) not in others]
+                own = (each for each in objects[at] if ("query", each.name) not in others | self.keys)
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
@@ -304,16 +275,6 @@ class Parameters:
                     argument = self._in_path(argument, at[1], *named[at])
                 arguments.append(argument)
         return arguments
-
-    def _texts(self, undescribed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Parameter]:
-        found = {}
-        for where, name in undescribed:
-            self.notes.append(
-                f"The document does not describe the {where} parameter {{{name}}}; it is taken as a string."
-            )
-            raw = {"name": name, "in": where, "schema": {"type": "string"}}
-            found[where, name] = Parameter(raw, "")
-        return found
 
     def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
         """With what the path says: `+` or `*` for several segments, or the value's pattern."""
@@ -325,43 +286,20 @@ class Parameters:
             converted = replace(converted, schema=of_path | schema)
         return replace(argument, place=place, wanted=name, converted=converted)
 
-    def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
-        """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
-        value, and for an object whose fields are not all known."""
-        if not self._is_spread(one):
-            return {}
-        found = fields_of(self.document, one.raw.get("schema"), f"{one.pointer}/schema")
-        return found.fields if found else {}
-
-    def _is_spread(self, one: Parameter) -> bool:
-        """Whether it is an object whose entries are query parameters of their own."""
-        if one.where != "query" or "content" in one.raw:
-            return False
-        if _style_of(one) != "form" or one.raw.get("explode") is False:
-            return False
-        types = types_of(one.raw.get("schema"), self.document.object_at, f"{one.pointer}/schema")
-        return types == {"object"}
-
-    def _is_list_of_objects(self, one: Parameter) -> bool:
-        """Without a style that says how to send it. Web frameworks (PHP, Rails, Express, ASP.NET) and their
-        clients have brackets for it."""
+    def _types_of_several(self, one: Parameter) -> tuple[set[str], set[str]]:
+        """The types of a value whose entries are query parameters of their own, and of its items; else none.
+        No style says how to send lists of objects, but web frameworks (PHP, Rails, Express, ASP.NET) and
+        their clients have brackets for them."""
         if one.where != "query" or _style_of(one) != "form" or one.raw.get("explode") is False:
-            return False
-        types, items = types_and_items(self.document, [(one.raw.get("schema"), f"{one.pointer}/schema")])
-        return types == {"array"} and items == {"object"}
+            return set(), set()
+        return types_and_items(self.document, [(one.raw.get("schema"), f"{one.pointer}/schema")])
 
     def _spread(self, one: Parameter, fields: Iterable[Field]) -> Iterator[Argument]:
         """Raises NoTool. A field is required only with its object."""
         for each in fields:
-            place, required = ("query", each.name), one.is_required and each.required
-            if place in self.keys:
-                continue
-            objections = (objection_to_text(self.document, *located) for located in each.schemas)
-            if objection := next(filter(None, objections), ""):
-                subject = f"query parameter {quoted(each.name)}"
-                if required:
-                    raise NoTool(f"It requires the {subject}, {objection}.", each.pointer)
-                self.notes.append(f"The {subject} is left out, {objection}.")
+            subject, required = f"query parameter {quoted(each.name)}", one.is_required and each.required
+            objection = objection_to_text(self.document, each.schemas)
+            if leaves_out(subject, objection, each.pointer, self.notes, needed=required):
                 continue
             yield Argument(
                 place=ArgumentPlace(place="query", name=each.name),
@@ -383,10 +321,12 @@ class Parameters:
                     f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
                 )
                 continue
-            if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
+            where, name = value.get("in"), value.get("name")
+            if not isinstance(where, str) or not isinstance(name, str):
                 raise NoTool("A parameter must have the keys name and in.", at)
             schema = self.document.object_or_nothing(value.get("schema"), f"{at}/schema", self.notes)
-            yield Parameter(value if schema is value.get("schema") else value | {"schema": schema}, at)
+            value = value if schema is value.get("schema") else value | {"schema": schema}
+            yield Parameter(value, at, where, name)
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
@@ -399,11 +339,8 @@ class Parameters:
             if one.name.lower() == "accept":
                 self.constants += self._accepted(one)
             return None
-        if objection := self._objection(one):
-            subject = f"{one.where} parameter {quoted(one.name)}"
-            if one.is_required:
-                raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
-            self.notes.append(f"The {subject} is left out, {objection}.")
+        subject, needed = f"{one.where} parameter {quoted(one.name)}", one.is_required
+        if leaves_out(subject, self._objection(one), one.pointer, self.notes, needed=needed):
             return None
         argument = self.known[key] = Argument(
             place=self._place(one),
@@ -427,8 +364,8 @@ class Parameters:
     def _converted(self, one: Parameter) -> Converted:
         if media := _json_content(one):
             return self.schemas.convert(media[0], f"{one.pointer}/content{media[1]}/schema")
-        raw, pointer = one.raw.get("schema", {}), f"{one.pointer}/schema"
-        return convert_as_text(self.schemas, raw, pointer, needed=one.is_required)
+        plain = Field(one.name, schemas=[(one.raw.get("schema", {}), f"{one.pointer}/schema")])
+        return convert_field(self.schemas, plain, as_text=True, needed=one.is_required)
 
     def _objection(self, one: Parameter) -> str:
         """`which is an object`; empty for a usable one."""
@@ -451,44 +388,36 @@ class Parameters:
             return f"which has the unsupported style {quoted(style)}"
         if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
             return "which is a list or object, and cookies are strings"
-        if style == DEEP or self._is_list_of_objects(one):
+        types, items = self._types_of_several(one)
+        if style == DEEP or (types == {"array"} and items == {"object"}):
             return objection_to_brackets(self.document, [(raw, at)])
-        if self._is_spread(one):
+        if types == {"object"}:
             schema, at = self.document.object_at(raw, at)
             raw, at = schema.get("additionalProperties"), f"{at}/additionalProperties"
-        return objection_to_text(self.document, raw, at)
+        return objection_to_text(self.document, [(raw, at)])
 
     def _place(self, one: Parameter) -> ArgumentPlace:
-        as_json = _json_content(one) is not None
-        if one.where == "query":
-            return self._place_in_query(one, as_json=as_json)
-        if one.where == "header":
-            return ArgumentPlace(place="header", name=one.name, as_json=as_json)
-        if one.where == "cookie":
-            return ArgumentPlace(place="cookie", name=one.name)
-        schema, _ = self.document.object_at(one.raw.get("schema") or {}, f"{one.pointer}/schema")
-        slashes = slashes_in(str(schema.get("pattern")))
-        # Swagger 2 has the words in the schema.
-        has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
-        name = f"{'+' if has_segments else ''}{_folded(one)}"
-        return ArgumentPlace(place="path", name=name, slashes=has_segments or bool(slashes), as_json=as_json)
-
-    def _place_in_query(self, one: Parameter, *, as_json: bool) -> ArgumentPlace:
-        style, name = _style_of(one), one.name
-        if style == DEEP and not as_json:
-            schema = one.raw.get("schema"), f"{one.pointer}/schema"
-            is_list = is_list_of_scalars(self.document, [schema])
-            return ArgumentPlace(place="query", name=f"{name}[]" if is_list else name, brackets=not is_list)
-        explode = one.raw.get("explode", style not in SEPARATED) is not False
-        separator: Separator = SEPARATED.get(style, ",")
+        as_json, style, name = _json_content(one) is not None, _style_of(one), one.name
+        located = one.raw.get("schema"), f"{one.pointer}/schema"
+        if one.where == "path":
+            schema, _ = self.document.object_at(located[0] or {}, located[1])
+            slashes = slashes_in(str(schema.get("pattern")))
+            # Swagger 2 has the words in the schema.
+            has_segments = slashes == "segments" or True in map((schema | one.raw).get, WITH_SEGMENTS)
+            name, is_wide = f"{'+' if has_segments else ''}{_folded(one)}", has_segments or bool(slashes)
+            return ArgumentPlace(place="path", name=name, slashes=is_wide, as_json=as_json)
+        if one.where != "query":
+            return ArgumentPlace(place=one.where, name=name, as_json=as_json)  # type: ignore[arg-type]
+        is_deep, (types, items) = style == DEEP and not as_json, self._types_of_several(one)
+        is_list = is_deep and is_list_of_scalars(self.document, [located])
         return ArgumentPlace(
             place="query",
-            name=name,
-            explode=explode,
-            separator=separator,
+            name=f"{name}[]" if is_list else name,
+            explode=is_deep or one.raw.get("explode", style not in SEPARATED) is not False,
+            separator=SEPARATED.get(style, ","),
             as_json=as_json,
-            brackets=not as_json and self._is_list_of_objects(one),
-            spread=self._is_spread(one),
+            brackets=is_deep != is_list or (types == {"array"} and items == {"object"}),
+            spread=types == {"object"},
         )
 
 
@@ -511,11 +440,12 @@ def _folded(one: Parameter) -> str:
 
 
 def convert_field(schemas: Schemas, one: Field, *, as_text: bool, needed: bool) -> Converted:
-    """Raises NoTool."""
-    parts = [
-        convert_as_text(schemas, raw, pointer, needed=needed) if as_text else schemas.convert(raw, pointer)
-        for raw, pointer in one.schemas
-    ]
+    """Raises NoTool. `needed` lists outside of JSON have items, as an empty one would be an omitted one."""
+    parts = []
+    for raw, pointer in one.schemas:
+        part = schemas.convert_text(raw, pointer) if as_text else schemas.convert(raw, pointer)
+        is_list = as_text and needed and "array" in types_of(raw, schemas.document.object_at, pointer)
+        parts.append(with_an_item(part) if is_list else part)
     if len(parts) == 1:
         return parts[0]
     return Converted(
@@ -547,20 +477,14 @@ def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    fields: dict[str, Field]
-    demands: list[Demand]
-
-
-def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
+def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
     """None for a body that makes sense only as a whole. Raises NoTool."""
-    gathered = _Gathered(document)
+    gathered = Fields(document)
     if not isinstance(raw, dict) or not gathered.take(raw, pointer):
         return None
     if not gathered.fields and gathered.left_out:
         # Without its read-only fields, the body would always be {}.
-        gathered = _Gathered(document, with_read_only=True)
+        gathered = Fields(document, with_read_only=True)
         gathered.take(raw, pointer)
     if not gathered.fields:
         return None
@@ -574,11 +498,12 @@ def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
     if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > LONGEST_PARAMETER_NAME:
         told = f"A field's name has {longest:,} characters; at most {LONGEST_PARAMETER_NAME} can be sent."
         raise NoTool(told, pointer)
-    return Fields(gathered.fields, list(gathered.needed()))
+    gathered.demands = [*gathered.needed()]
+    return gathered
 
 
 @dataclass(slots=True)
-class _Gathered:
+class Fields:
     document: Document
     fields: dict[str, Field] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
@@ -613,7 +538,7 @@ class _Gathered:
         """Adds their fields, which are optional and say whose they are."""
         others: dict[str, list[tuple[str, Any, str]]] = {}
         for one in subtypes:
-            kind = replace(_Gathered(self.document), parts=self.parts, is_subtype=True)
+            kind = replace(Fields(self.document), parts=self.parts, is_subtype=True)
             if not kind.take(*self.document.follow(f"#{quote(one)}", one)):
                 return False
             self.parts = kind.parts
@@ -653,7 +578,7 @@ class _Gathered:
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
         for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
-            if not self.with_read_only and is_left_out(self.document, raw, at, "request"):
+            if not self.with_read_only and is_left_out(self.document, raw, "request"):
                 self.left_out.add(name)
                 continue
             known = self.fields.setdefault(name, Field(name))
@@ -670,32 +595,25 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
         return False
     # A base schema of several kinds of objects, each with further fields.
-    if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
-        return False
-    return all(only_requires(schema.get(word)) for word in CHOICES)
+    return not mapping_of(schema) and all(only_requires(schema.get(word)) for word in CHOICES)
 
 
-def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
+def has_inner_lists(document: Document, raw: Any) -> bool:
     """Whether a list that may contain strings is below the outermost value. Raises NoTool."""
-    waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
+    waiting, seen = [(raw, False)], set[tuple[int, bool]]()
     while waiting:
-        raw, pointer, is_inner = waiting.pop()
-        if not isinstance(raw, dict):
-            continue
-        raw, pointer = document.object_at(raw, pointer)
-        if (pointer, is_inner) in seen:
-            continue
-        seen.add((pointer, is_inner))
-        # A schema that is too large to search may have some.
-        is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
-        items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
-        if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
-            return True
-        for word in COMPOSITIONS:
-            waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
-        fields = as_object(raw.get("properties")).items()
-        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields]
-        waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
+        raw, is_inner = waiting.pop()
+        for one in document.for_the_same_value(raw, COMPOSITIONS):
+            if (id(one), is_inner) in seen:
+                continue
+            seen.add((id(one), is_inner))
+            is_list = is_inner and "array" in types_of({"type": one.get("type")}, document.object_at)
+            items = item_types_of(one, document.object_at) if is_list else frozenset()
+            # A schema that is too large to search may have some.
+            if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
+                return True
+            waiting += [(inner, True) for inner in as_object(one.get("properties")).values()]
+            waiting += [(one.get(word), True) for word in ("items", "additionalProperties")]
     return False
 
 
@@ -714,7 +632,7 @@ def is_list_of_scalars(document: Document, schemas: Iterable[Located]) -> bool:
 
 def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     """Brackets are written as `a[b]=1` and `a[0][b]=1`, but inner lists of strings as `a[b]=1&a[b]=2`."""
-    if any(has_inner_lists(document, raw, pointer) for raw, pointer in schemas):
+    if any(has_inner_lists(document, raw) for raw, _ in schemas):
         return "which has lists of strings inside objects, and those cannot be expressed with brackets"
     types, items = types_and_items(document, schemas)
     # Objects are written with numbers, strings under another name; a list of both, or of unknown types,
@@ -726,17 +644,22 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     return ""
 
 
-ELSEWHERE = "if the API reads it as JSON, describe it with content: application/json"
+def objection_to_text(document: Document, schemas: list[Located]) -> str:
+    """To a value outside of JSON, written without brackets."""
+    types, items = types_and_items(document, schemas)
+    kind = "an object" if types == {"object"} else ""
+    if types == {"array"} and items & NESTED:
+        kind = "a list of lists or objects"
+    otherwise = "can only be sent as JSON; if the API reads JSON there, describe it with application/json"
+    return f"which is {kind}, and those {otherwise}" if kind else ""
 
 
-def objection_to_text(document: Document, raw: Any, pointer: str) -> str:
-    """To a value outside of a body, written without brackets."""
-    types = types_of(raw, document.object_at, pointer)
-    if types == {"object"}:
-        return f"which is an object, and objects can only be sent in a body; {ELSEWHERE}"
-    if types == {"array"} and item_types_of(raw, document.object_at, pointer) & NESTED:
-        return f"which is a list of lists or objects, and those can only be sent in a body; {ELSEWHERE}"
-    return ""
+def leaves_out(subject: str, objection: str, pointer: str, notes: list[str], *, needed: bool) -> bool:
+    """Whether there is an objection, with a note. Raises NoTool if what it is about is needed."""
+    if objection and needed:
+        raise NoTool(f"It requires the {subject}, {objection}.", pointer)
+    notes += [f"The {subject} is left out, {objection}."] if objection else []
+    return bool(objection)
 
 
 @dataclass(slots=True)
@@ -790,11 +713,11 @@ class Bodies:
         with suppress(NoTool):
             media, at = self.document.object_at(raw, pointer)
             schema, at = media.get("schema"), f"{at}/schema"
-            if self._is_file(schema, at):
+            if self._is_file(schema):
                 return {"file"}
             found = fields_of(self.document, schema, at) if beside_parts else None
             fields = found.fields.values() if found else ()
-            if any(self._is_file(*one) for field in fields for one in field.schemas):
+            if any(self._is_file(raw) for field in fields for raw, _ in field.schemas):
                 return {"files"}
             return types_of(schema, self.document.object_at, at)
         return frozenset()
@@ -807,10 +730,8 @@ class Bodies:
         found = fields_of(self.document, schema, at)
         if SEVERAL in described:
             found = found or self._fields_of_all(schema, at)
-        raw = self.document.object_or_nothing(schema, at, [])
-        raw = self.document.object_at(raw, at)[0] if isinstance(raw, dict) else {}
         examples = [as_object(one).get("value") for one in as_object(media.get("examples")).values()]
-        examples += [media.get("example"), raw.get("example")]
+        examples += [one.get("example") for one in (media, *self.document.for_the_same_value(schema, ()))]
         # Elasticsearch's document has such examples, and calls them application/json.
         lines = types == {"array"} and any(isinstance(one, str) and TWO_LINES.match(one) for one in examples)
         if is_json_lines(kinds[0]):
@@ -841,8 +762,8 @@ class Bodies:
             return Body()
         body = Body(body_format="multipart" if in_parts else "form")
         if found := fields_of(self.document, schema, pointer) or self._fields_of_all(schema, pointer):
-            read = self._multipart if in_parts else self._form
-            body.arguments, body.demands = read(found.fields.values(), media.get("encoding")), found.demands
+            fields = self._form_fields(found.fields.values(), media.get("encoding"), in_parts=in_parts)
+            body.arguments, body.demands = [*fields], found.demands
             return body
         raw, at = self.document.object_at(schema, pointer)
         entries = raw.get("additionalProperties"), f"{at}/additionalProperties"
@@ -850,7 +771,7 @@ class Bodies:
             raise NoTool("Its body is a form, but its schema is not an object.", pointer)
         if not in_parts and types_of(entries[0], self.document.object_at, entries[1]) == {"object"}:
             raise NoTool("Its body is a form whose fields are objects, with any names.", pointer)
-        place = ArgumentPlace(place="body", name="", file=in_parts and self._is_file(*entries))
+        place = ArgumentPlace(place="body", name="", file=in_parts and self._is_file(entries[0]))
         converted = self.schemas.convert_text(schema, pointer)
         body.arguments = [replace(self._whole(schema, pointer, described), place=place, converted=converted)]
         return body
@@ -873,17 +794,16 @@ class Bodies:
             if any(raw != one.schemas[0][0] for raw, _ in one.schemas):
                 one.schemas = [({"anyOf": [raw for raw, _ in one.schemas]}, one.pointer)]
             one.schemas = one.schemas[:1]
-        return Fields(fields, [] if always in needed else [Demand(of=tuple(needed))])
+        demands = [] if always in needed else [Demand(of=tuple(needed))]
+        return Fields(self.document, fields, demands=demands)
 
     def _raw(
         self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
     ) -> Body:
         """A text or file that is the whole body."""
-        raw = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
-        schema, _ = self.document.object_at(raw, f"{pointer}/schema") if isinstance(raw, dict) else ({}, "")
-        words = (
-            plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in (described, schema)
-        )
+        schema = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
+        told = (described, *self.document.for_the_same_value(schema, ()))
+        words = (plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in told)
         said = next(filter(None, words), "")
         named = [one for one in offered if "*" not in one]
         first = named[0] if named else ""
@@ -891,8 +811,10 @@ class Bodies:
             first += "; charset=utf-8"
         # A file can say which of several types it is.
         is_fixed = bool(first) and len(offered) == 1
-        outline = outline_of(self.document, media, pointer) if is_xml(first) else ""
-        how = HOW_TO_GIVE_BODY.format(", ".join(offered[:3])) + (f" Its form: {outline}" if outline else "")
+        how = HOW_TO_GIVE.format(f"The whole body ({', '.join(offered[:3])})", "")
+        example = media.get("example")
+        if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
+            how += f" An example: {example}"
         return Body(
             [
                 Argument(
@@ -908,9 +830,7 @@ class Bodies:
         )
 
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        if not isinstance(raw, dict):
-            return False
-        schema, _ = self.document.object_at(raw, pointer)
+        schema = self.document.object_at(raw, pointer)[0] if isinstance(raw, dict) else {}
         usual = {"type", "title", "description", "additionalProperties", "properties"}
         is_closed = schema.get("additionalProperties") in (None, False)
         return schema.get("properties") == {} and is_closed and schema.keys() <= usual
@@ -927,47 +847,35 @@ class Bodies:
             required=described.get("required") is True,
         )
 
-    def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        arguments = []
+    def _form_fields(self, fields: Iterable[Field], encoding: Any, *, in_parts: bool) -> Iterator[Argument]:
         for one in fields:
-            if self._is_left_out(one, self._form_objection(one, encoding)):
+            said, subject = as_object(as_object(encoding).get(one.name)), f"form field {quoted(one.name)}"
+            as_json = not in_parts and self._is_json_field(one, said)
+            objects = self._part_objection if in_parts else self._form_objection
+            objection = "" if as_json else objects(one, said)
+            if leaves_out(subject, objection, one.pointer, self.notes, needed=one.required):
                 continue
-            said = _said(encoding, one)
+            if in_parts:
+                yield self._part(one, said)
+                continue
             is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
             name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
-            as_json = self._is_json_field(one, said)
-            arguments.append(self._field(one, form_name=name, as_json=as_json, explode=explode))
-        return arguments
-
-    def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
-        return [
-            self._part(one, said)
-            for one in fields
-            if not self._is_left_out(one, self._part_objection(one, said := _said(encoding, one)))
-        ]
+            yield self._field(one, form_name=name, as_json=as_json, explode=explode)
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
         """Since 3.1 a style applies to parts, too; strings and, by default, lists of them stay the same."""
         if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
             return ""
-        types, items = self._types_of(one)
+        types, items = types_and_items(self.document, one.schemas)
         is_usual = said.get("style", "form") == "form" and said.get("explode") is not False
         fits = not types & NESTED or (is_usual and "object" not in types and not items & NESTED)
         return "" if fits else ENCODED_OTHERWISE
 
-    def _is_left_out(self, one: Field, objection: str) -> bool:
-        """Adds a note. Raises NoTool for a required field."""
-        if objection and one.required:
-            raise NoTool(f"It requires the form field {quoted(one.name)}, {objection}.", one.pointer)
-        if objection:
-            self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
-        return bool(objection)
-
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
         """A file, a string or JSON; by default, a list has a part per item."""
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
-        types, items = self._types_of(one)
-        is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
+        types, items = types_and_items(self.document, one.schemas)
+        is_file = any(self._is_file(raw) for raw, _ in one.schemas)
         as_json = is_json(media_type) or (is_yaml(media_type) and bool(types & NESTED))
         is_other = bool(media_type) and not as_json and not media_type.startswith("text/plain")
         argument = self._field(one, form_name=one.name, as_json=as_json and "*" not in media_type)
@@ -984,28 +892,19 @@ class Bodies:
         known = "" if "*" in media_type else media_type
         return replace(argument, place=argument.place.model_copy(update={"media_type": known}))
 
-    def _is_file(self, raw: Any, pointer: str) -> bool:
+    def _is_file(self, raw: Any) -> bool:
         """`format: binary`, also of items, or its equivalent in 3.1."""
-        raw = self.document.object_or_nothing(raw, pointer, [])  # Its conversion adds the note.
-        if not isinstance(raw, dict):
-            return False
-        raw, pointer = self.document.object_at(raw, pointer)
-        if raw.get("format") == "binary":
-            return True
-        named = raw.get("contentMediaType")
-        if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
-            return True
-        inner = [raw.get("items"), *(one for word in CHOICES for one, _ in parts_of(raw, word, pointer))]
         return any(
-            isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
-            for one in inner
+            one.get("format") == "binary"
+            or ("contentEncoding" not in one and not is_json(str(one.get("contentMediaType", "*"))))
+            for one in self.document.for_the_same_value(raw, (*CHOICES, "items"))
         )
 
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
         """With the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
-        described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        described = {"description": f"{said} {HOW_TO_GIVE.format('A file', 'name=photo.png;')}".strip()}
         if not is_list:
             return {"type": "string"} | described
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
@@ -1015,29 +914,18 @@ class Bodies:
         """A field of a form that is written as JSON: an object without a style, or what the document says."""
         if said.keys() & {"style", "explode"}:
             return False
-        types, _ = self._types_of(one)
+        types, _ = types_and_items(self.document, one.schemas)
         named = str(said.get("contentType") or "")
         return is_json(named) if named else types == {"object"}
 
-    def _form_objection(self, one: Field, encoding: Any) -> str:
-        said = _said(encoding, one)
-        if self._is_json_field(one, said):
-            return ""
+    def _form_objection(self, one: Field, said: dict[str, Any]) -> str:
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
         is_joined = said.get("explode") is False
         if is_odd or (is_joined and not is_list_of_scalars(self.document, one.schemas)):
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return objection_to_brackets(self.document, one.schemas)
-        for raw, pointer in one.schemas:
-            if types_of(raw, self.document.object_at, pointer) == {"object"}:
-                return "which is an object, and form fields can only be strings"
-            if item_types_of(raw, self.document.object_at, pointer) & NESTED:
-                return "which is a list of lists or objects"
-        return ""
-
-    def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
-        return types_and_items(self.document, one.schemas)
+        return objection_to_text(self.document, one.schemas)
 
     def _field(
         self, one: Field, *, form_name: str = "", as_json: bool = False, explode: bool = True
@@ -1059,10 +947,6 @@ def _choice_of(kinds: list[str]) -> list[Argument]:
         description=f"The kind of patch, by default the first that fits the body. {meanings}",
     )
     return [choice] if len(kinds) > 1 else []
-
-
-def _said(encoding: Any, one: Field) -> dict[str, Any]:
-    return as_object(as_object(encoding).get(one.name))
 
 
 def _constants(media_type: str) -> list[Constant]:

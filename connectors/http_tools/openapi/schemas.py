@@ -1,10 +1,10 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from itertools import count, permutations
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from connectors.http_tools.openapi.document import (
     MissingTarget,
     NoTool,
     checked_object,
+    mapping_of,
     note_on_missing,
     quoted,
 )
@@ -36,12 +37,10 @@ CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
 ANNOTATIONS = frozenset({"title", "description", "examples"})
-NULL_ALONE = ("null", ["null"])
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 20_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
-MAX_LOOKED_AT = 50  # Subschemas inspected for one property
 ONE = frozenset(
     {"items", "additionalProperties", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
@@ -57,7 +56,6 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 """Keywords kept as they are; all others are dropped."""
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
-EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 RANGES = (
     *(("minimum", "maximum"), ("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum")),
     *(("exclusiveMinimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems")),
@@ -77,7 +75,6 @@ NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
-SPELT = {"True": "true", "False": "false"}
 TYPES = (*JSON_TYPES.values(),)
 Schema = dict[str, Any]
 Direction = Literal["request", "response"]
@@ -90,7 +87,11 @@ def spelt_out(types: Any) -> Any:
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     """The schema, which allows null if `raw` does."""
-    if not _is_nullable(raw):
+    return or_null(schema) if _is_nullable(raw) else schema
+
+
+def or_null(schema: Any) -> Any:
+    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
         return schema
     if "type" in schema and not schema.keys() & {"allOf", "anyOf", "oneOf", "const", "$ref"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:
@@ -103,11 +104,9 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
 
 def _or(schema: Schema, other: Schema) -> Schema:
     """Both as alternatives, with the annotations of the first."""
-    annotations = {
-        key: schema[key] for key in ("title", "description", "default", "deprecated") if key in schema
-    }
-    kept = {key: value for key, value in schema.items() if key not in annotations}
-    return annotations | {"anyOf": [kept, other]}
+    about = {"title", "description", "default", "deprecated"}
+    kept = {key: value for key, value in schema.items() if key not in about}
+    return {key: schema[key] for key in schema if key in about} | {"anyOf": [kept, other]}
 
 
 def _types_in(schema: Schema) -> list[Any]:
@@ -147,14 +146,6 @@ def accept_nulls(schema: Any) -> Any:
     return made
 
 
-def or_null(schema: Any) -> Any:
-    if isinstance(schema, bool) or {"type": "null"} in schema.get("anyOf", ()):
-        return schema
-    if isinstance(types := schema.get("type"), list) and "null" in types:
-        return schema
-    return accept_null(schema, {"nullable": True})
-
-
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The names and types of a response's fields, each of which may be missing or null. MCP clients treat a
     result that violates its output schema as a failure, and few APIs respond exactly as documented: fields
@@ -178,13 +169,12 @@ def strip_null(schema: Any) -> Any:
     if isinstance(fields := stripped.get("properties"), dict):
         stripped["properties"] = {name: strip_null(field) for name, field in fields.items()}
     for word in stripped.keys() & COMPOSITIONS:
-        parts = [strip_null(one) for one in stripped[word] if as_object(one).get("type") not in NULL_ALONE]
+        parts = [strip_null(one) for one in stripped[word] if as_object(one).get("type") != "null"]
         stripped[word] = parts or stripped[word]
-    if isinstance(types := stripped.get("type"), list) and types not in NULL_ALONE:
-        left = [one for one in types if one != "null"]
+    if isinstance(types := stripped.get("type"), list) and (left := [one for one in types if one != "null"]):
         stripped["type"] = left[0] if len(left) == 1 else left
-    if isinstance(values := stripped.get("enum"), list) and values != [None]:
-        stripped["enum"] = [one for one in values if one is not None]
+    if isinstance(values := stripped.get("enum"), list):
+        stripped["enum"] = [one for one in values if one is not None] or values
     # Models read a plain schema better than a single choice.
     beside, choices = {key: stripped[key] for key in stripped if key != "anyOf"}, stripped.get("anyOf", [])
     if len(choices) == 1 and isinstance(choices[0], dict) and beside.keys() <= ANNOTATIONS:
@@ -280,22 +270,28 @@ def _keywords(
     raw: dict[str, Any], pointer: str, reading: Conversion, depth: int, *, is_part: bool = False
 ) -> dict[str, Any]:
     schema: dict[str, Any] = {}
-    has_closed_part = not is_part and _has_a_closed_part(raw, pointer, reading)
+    has_closed_part = not is_part and _has_a_closed_part(raw, reading)
     is_open = is_part or has_closed_part
     for key, value in raw.items():
         at = f"{pointer}/{key}"
         if key in KEPT:
             schema[key] = spelt_out(value) if key == "type" else value
         elif key in NAMED:
-            schema[key] = _named(value, at, reading, depth, leave_out=key == "properties")
+            schema[key] = {
+                name: convert_schema(one, f"{at}{pointer_of([name])}", reading, depth + 1)
+                for name, one in checked_object(value, at, "An object with named schemas").items()
+                if key != "properties" or not is_left_out(reading.document, one, reading.direction)
+            }
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
             # Before 2020-12, `items` also held lists.
-            several = _several(value, at, reading, depth, are_parts=is_open and key in COMPOSITIONS)
-            schema["prefixItems" if key == "items" else key] = several
+            schema["prefixItems" if key == "items" else key] = [
+                convert_schema(one, f"{at}/{n}", reading, depth + 1, is_part=is_open and key in COMPOSITIONS)
+                for n, one in enumerate(_checked_list(value, at))
+            ]
         elif key in ONE and not (is_open and key in CLOSINGS and value is False):
             schema[key] = convert_schema(value, at, reading, depth + 1)
     if has_closed_part:
-        is_closed = _is_closed(reading.document, raw, pointer, ("allOf",))
+        is_closed = _is_closed(reading.document, raw, ("allOf",))
         schema |= {"unevaluatedProperties": False} if is_closed else {}
         reading.tell("A closed part of {} has further fields beside it; both are accepted.", pointer)
     _take_conditions(schema, raw, pointer, reading, depth)
@@ -327,43 +323,25 @@ def _take_conditions(
                 schema.pop(word, None)
 
 
-def _has_a_closed_part(raw: dict[str, Any], pointer: str, reading: Conversion) -> bool:
+def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
     """Whether several parts describe the fields of one object, and one of them refuses all others."""
     if reading.direction == "response" or raw.keys().isdisjoint(COMPOSITIONS):
         return False
-    parts = [*parts_of(raw, "allOf", pointer)]
-    parts += [({word: raw[word]}, pointer) for word in CHOICES if word in raw]
-    parts.append(({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw}, pointer))
+    parts = [one for one, _ in parts_of(raw, "allOf", "")]
+    parts += [{word: raw[word]} for word in CHOICES if word in raw]
+    parts.append({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw})
     describing, closed = 0, 0
-    for part, at in parts if len(parts) > 2 or parts[-1][0] else ():
-        is_closed = _is_closed(reading.document, part, at, COMPOSITIONS)
-        inner = _for_the_same_value(reading.document, part, at, COMPOSITIONS)
+    for part in parts if len(parts) > 2 or parts[-1] else ():
+        is_closed = _is_closed(reading.document, part, COMPOSITIONS)
+        inner = reading.document.for_the_same_value(part, COMPOSITIONS)
         describing += is_closed or any("properties" in one for one in inner)
         closed += is_closed
     return closed > 0 and describing > 1
 
 
-def _is_closed(document: Document, raw: Any, pointer: str, words: Iterable[str]) -> bool:
-    inner = _for_the_same_value(document, raw, pointer, words)
+def _is_closed(document: Document, raw: Any, words: Iterable[str]) -> bool:
+    inner = document.for_the_same_value(raw, words)
     return any(one.get(word) is False for one in inner for word in CLOSINGS)
-
-
-def _for_the_same_value(
-    document: Document, raw: Any, pointer: str, words: Iterable[str]
-) -> Iterator[dict[str, Any]]:
-    """The schema with those that it refers to or consists of, up to a limit."""
-    waiting, seen = [(raw, pointer)], 0
-    while waiting and seen < MAX_LOOKED_AT:
-        (one, at), seen = waiting.pop(), seen + 1
-        if not isinstance(one, dict):
-            continue
-        yield one
-        for word in words:
-            waiting += parts_of(one, word, at)
-        if "$ref" in one:
-            # A broken reference is reported where the schema itself is converted.
-            with suppress(NoTool):
-                waiting.append(document.follow(one["$ref"], at))
 
 
 def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -> Schema:
@@ -385,19 +363,14 @@ def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -
 
 def _with_fitting_default(schema: dict[str, Any]) -> dict[str, Any]:
     """Documents often have `default: "false"` for a boolean, or `default: 10` for a string."""
-    types = schema.get("type")
-    types = types if isinstance(types, list) else [types]
-    if "default" not in schema or types == [None] or _fits(schema["default"], types):
+    types, value = _types_in(schema), schema.get("default")
+    if "default" not in schema or not types or _fits(value, types):
         return schema
-    value = schema["default"]
-    other: Any = None
-    if isinstance(value, str):
-        with suppress(UnreadableJSON):
-            other = parse_json(SPELT.get(value, value).encode())
-    elif isinstance(value, bool | int):
-        other = write_json(value)
     rest = {key: value for key, value in schema.items() if key != "default"}
-    return rest | {"default": other} if other is not None and _fits(other, types) else rest
+    # Clear is only what was a text or becomes one; 1.1 may have been the text 1.10.
+    read = _readings(value, types) if isinstance(value, str | int) else []
+    is_clear = bool(read) and str in (type(value), type(read[0]))
+    return rest | {"default": read[0]} if is_clear else rest
 
 
 def _fits(value: Any, types: list[Any]) -> bool:
@@ -410,21 +383,17 @@ def _fits(value: Any, types: list[Any]) -> bool:
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Model APIs refuse lists that do not describe their items."""
-    types = schema.get("type")
-    is_list = "array" in (types if isinstance(types, list) else [types])
-    return schema | {"items": {}} if is_list and not schema.keys() & {"items", "prefixItems"} else schema
+    is_list = "array" in _types_in(schema) and not schema.keys() & {"items", "prefixItems"}
+    return schema | {"items": {}} if is_list else schema
 
 
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
     """Adds each alternative's values of the discriminating property, if the mapping has them. Alternatives
     often describe each other's objects, so `oneOf` would refuse values that the API accepts."""
-    said = as_object(raw["discriminator"])
-    name, mapping = said.get("propertyName"), said.get("mapping")
-    if not isinstance(name, str) or not isinstance(mapping, dict) or reading.direction == "response":
+    name, values = as_object(raw["discriminator"]).get("propertyName"), dict[str, list[str]]()
+    if not isinstance(name, str) or reading.direction == "response":
         return
-    values: dict[str, list[str]] = {}
-    for value, target in mapping.items():
-        reference = str(target) if "/" in str(target) else f"#/components/schemas/{target}"
+    for value, reference in mapping_of(raw).items():
         values.setdefault(reference, []).append(value)
     for alternative, one in zip(alternatives, raw["oneOf"], strict=True):
         own = values.get(one.get("$ref", "")) if isinstance(one, dict) else None
@@ -437,36 +406,22 @@ def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: C
         target, _ = reading.document.object_at(reference, pointer)
     except MissingTarget:
         return True  # It accepts any value.
-    properties = target.get("properties")
-    own = properties.get(name) if isinstance(properties, dict) else None
-    return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
+    own = as_object(as_object(target.get("properties")).get(name))
+    return not {"const", "enum"}.isdisjoint(own)
 
 
-def _several(
-    raw: Any, pointer: str, reading: Conversion, depth: int, *, are_parts: bool = False
-) -> list[Any]:
+def _checked_list(raw: Any, pointer: str) -> list[Any]:
     if not isinstance(raw, list):
         raise NoTool("A list of schemas is required here.", pointer)
-    return [
-        convert_schema(one, f"{pointer}/{position}", reading, depth + 1, is_part=are_parts)
-        for position, one in enumerate(raw)
-    ]
+    return raw
 
 
-def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out: bool) -> dict[str, Any]:
-    return {
-        name: convert_schema(value, f"{pointer}{pointer_of([name])}", reading, depth + 1)
-        for name, value in checked_object(raw, pointer, "An object with named schemas").items()
-        if not (leave_out and is_left_out(reading.document, value, pointer, reading.direction))
-    }
-
-
-def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
+def is_left_out(document: Document, schema: Any, direction: str) -> bool:
     """Whether a property, or its reference, is only for the other direction."""
     flag = FLAGS[direction]
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
-    return any(one.get(flag) is True for one in _for_the_same_value(document, schema, pointer, ("allOf",)))
+    return any(one.get(flag) is True for one in document.for_the_same_value(schema, ("allOf",)))
 
 
 def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
@@ -483,7 +438,7 @@ def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion
 
 
 def _mend_bounds(schema: Schema, pointer: str, reading: Conversion) -> None:
-    for bound, exclusive in EXCLUSIVE:
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := schema.get(exclusive), bool):
             del schema[exclusive]
             if flag and bound in schema:
@@ -574,18 +529,12 @@ def _refuse_all(rules: Schema, values: list[Any]) -> bool:
 
 def required_by(schema: dict[str, Any]) -> frozenset[str]:
     names = schema.get("required")
-    return (
-        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
-    )
+    return frozenset(one for one in names if isinstance(one, str)) if isinstance(names, list) else frozenset()
 
 
 def only_requires(choices: Any) -> bool:
-    return choices is None or (
-        isinstance(choices, list)
-        and all(
-            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
-        )
-    )
+    known, listed = {"required", "title", "description"}, [] if choices is None else choices
+    return isinstance(listed, list) and all(isinstance(one, dict) and one.keys() <= known for one in listed)
 
 
 def is_exclusive(choices: Any) -> bool:
@@ -604,22 +553,16 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
         # Swagger 1 had `required: true` at the property itself.
         del schema["required"]
         return
-    required = [*dict.fromkeys(map(str, required))]
-    if isinstance(properties, dict):
-        left_out = {
-            name
-            for name in properties.keys() - schema.get("properties", {}).keys()
-            if is_left_out(reading.document, properties[name], pointer, reading.direction)
-        }
-        required = [name for name in required if name not in left_out]
-    if schema.get("additionalProperties") is False and "patternProperties" not in schema:
-        known = schema.get("properties", {})
-        if unknown := [name for name in required if name not in known]:
-            schema["properties"] = known | {name: {} for name in unknown}
-            required = [name for name in required if name in known]
-            reading.tell("{} requires fields that it does not have; they are optional.", pointer)
+    known = schema.get("properties", {})
+    left_out = as_object(properties).keys() - known.keys()
+    required = [name for name in dict.fromkeys(map(str, required)) if name not in left_out]
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if is_closed and (unknown := [name for name in required if name not in known]):
+        schema["properties"] = known | {name: {} for name in unknown}
+        required = [name for name in required if name in known]
+        reading.tell("{} requires fields that it does not have; they are optional.", pointer)
     schema["required"] = required
-    if not schema["required"]:
+    if not required:
         del schema["required"]
 
 
@@ -668,12 +611,7 @@ class Schemas:
         return replace(converted, schema=strip_null(converted.schema))
 
     def definitions_for(
-        self,
-        needs: frozenset[str],
-        *,
-        parts: int,
-        notes: list[str] | None = None,
-        most: int = MAX_PARTS_WITH_SUBTYPES,
+        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = MAX_PARTS_WITH_SUBTYPES
     ) -> Schema:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
         does not exist. Subtypes are left out of a schema that has more than `most` parts with them. Raises
@@ -694,7 +632,7 @@ class Schemas:
             own_notes += [note_on_missing(pointer)] if pointer in self._missing else definition.notes
             parts, sizes[pointer] = parts + definition.parts, definition.parts
             if has_subtypes and most and parts > most:
-                return self.definitions_for(needs, parts=first, notes=notes, most=0)
+                return self.definitions_for(needs, notes, parts=first, most=0)
             if parts > MAX_PARTS:
                 raise NoTool(
                     f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to, "
@@ -702,8 +640,7 @@ class Schemas:
                     max(sizes, key=lambda one: sizes[one]),
                 )
             waiting += sorted(definition.needs, reverse=True)
-        if notes is not None:
-            notes += own_notes
+        notes += own_notes
         return found
 
     def size_of_definitions(self, definitions: Schema) -> int:
@@ -753,9 +690,9 @@ class Schemas:
                 "".join(char if char.isascii() and char.isalnum() else "_" for char in last)[:LONGEST_NAME]
                 or "_"
             )
-            name, number = plain, 2
-            while name in self._taken:
-                name, number = f"{plain}_{number}", number + 1
+            name = next(
+                one for n in count(1) if (one := f"{plain}_{n}" if n > 1 else plain) not in self._taken
+            )
             self._taken.add(name)
             self._names[pointer] = name
         return self._names[pointer]
