@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.message import Message
 from functools import lru_cache
@@ -90,7 +90,6 @@ TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|gra
 FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|msgpack|cbor).*")
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 LONGEST_HEADERS = 10_000  # Characters of all that are shown
-Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
 LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
@@ -411,16 +410,9 @@ class HttpConnector:
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
         operation = self._operation_of(workflow)
-        return Capabilities(
-            idempotent_start=operation.is_safe
-            or operation.method == "PUT"
-            or bool(operation.idempotency_header),
-            # Cancelling a request that only reads changes nothing.
-            cancellable_start=operation.is_safe,
-            lists_workflows=False,
-            keeps_runs=False,
-            differ_by_workflow=True,
-        )
+        is_idempotent = operation.is_safe or operation.method == "PUT" or bool(operation.idempotency_header)
+        # Cancelling a request that only reads changes nothing.
+        return replace(self.capabilities, idempotent_start=is_idempotent, cancellable_start=operation.is_safe)
 
     def _operation_of(self, workflow: WorkflowRef) -> HttpOperation:
         """Read once from the metadata that all calls of a workflow share. Raises Misconfigured."""
@@ -477,7 +469,6 @@ class HttpConnector:
             answer=answer,
             redactor=self._client.redactor,
             started_at=started_at,
-            finished_at=datetime.now(UTC),
         )
         return Started(run_id=str(key), snapshot=call.snapshot())
 
@@ -535,7 +526,7 @@ class Received:
     """An answer's body, with secrets masked."""
 
     body: Any = None  # The JSON value, else the text, else a sentence that describes it; None: no body
-    block: Block | None = None  # MCP's content block of a body that is neither JSON nor text
+    block: dict[str, Any] | None = None  # MCP's content block of a body that is neither JSON nor text
     objection: str = ""  # What could not be read of it
     note: str = ""  # What was changed in it
 
@@ -560,7 +551,14 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
     is_sure = charset or encoding in ("utf-8", "utf-16", "utf-32")
     if is_sure and not (FILE_TYPE.fullmatch(media_type) or NOT_IN_TEXT.search(text)):
         return Received(body=redactor.text(text))
-    return _binary(answer, media_type or "application/octet-stream", redactor)
+    media_type = media_type or "application/octet-stream"
+    kind = media_type.partition("/")[0]
+    encoded = base64.b64encode(body).decode("ascii")
+    block: dict[str, Any] = {"type": kind, "data": encoded, "mimeType": media_type}
+    if kind not in ("image", "audio"):
+        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
+        block = {"type": "resource", "resource": resource}
+    return Received(body=f"{len(body):,} bytes of {media_type}.", block=block)
 
 
 def _json_body(
@@ -578,7 +576,7 @@ def _json_body(
     last_line = whole.rstrip().rpartition("\n")[2].strip()
     if not values or (rest and not answer.cut and rest.strip() != last_line):
         label = shorten(redactor.text(media_type), WORDS_LIMIT)
-        why = f"the answer is labelled {label}. {_unended(objection)}"
+        why = f"the answer is labelled {label}. {objection.removesuffix('.')}"
         return Received(body=redactor.text(whole), objection=why)
     is_one = len(values) == 1 and not (are_several or answer.cut or rest)
     why = f"its last line is not JSON: {shorten(redactor.text(last_line), WORDS_LIMIT)}"
@@ -588,16 +586,6 @@ def _json_body(
         objection=why if rest else "",
         note=f"Numbers that JSON cannot hold are null here: {unheld}" if numbers else "",
     )
-
-
-def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
-    kind = media_type.partition("/")[0]
-    encoded = base64.b64encode(answer.body).decode("ascii")
-    block: Block = {"type": kind, "data": encoded, "mimeType": media_type}
-    if kind not in ("image", "audio"):
-        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
-        block = {"type": "resource", "resource": resource}
-    return Received(body=f"{len(answer.body):,} bytes of {media_type}.", block=block)
 
 
 @lru_cache(maxsize=100)
@@ -652,54 +640,32 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
         # Redacted before it is cut, so that no half of a secret remains.
         words = shorten(words_of(body, redactor), COMPLAINT_LIMIT)
         return "" if is_phrase(words, status) else words
-    message, rest = _split_message(_without_status(_masked(value, redactor), status))
+    # Redacted where it is text: a secret may be a number, or part of a name.
+    message, rest = _split_message(value, status)
+    message = printable(redactor.text(message))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
-    # Redacted again, since a secret may be a number.
-    written = redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":")))
+    written = printable(redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":"))))
     return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
 
 
-def _masked(value: Any, redactor: Redactor) -> Any:
-    """String by string: JSON may escape a secret in ways that the mask does not know."""
-    match value:
-        case str():
-            return printable(redactor.text(value))
-        case list():
-            return [_masked(item, redactor) for item in value]
-        case dict():
-            return {printable(redactor.text(name)): _masked(item, redactor) for name, item in value.items()}
-    return value
-
-
-def _without_status(value: Any, status: int) -> Any:
-    """The message already begins with the status."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: item
-        for name, item in value.items()
-        if not (isinstance(item, str | int) and (str(item) == str(status) or is_phrase(str(item), status)))
-    }
-
-
-def _split_message(value: Any) -> tuple[str, Any]:
-    """The message, and the rest without empty values."""
+def _split_message(value: Any, status: int) -> tuple[str, Any]:
+    """The message, and the rest without empty values and the status, which is said already."""
     if not isinstance(value, dict):
         return "", value
+    rest = {
+        name: item
+        for name, item in value.items()
+        if item not in (None, "", [], {}) and str(item) != str(status) and not is_phrase(str(item), status)
+    }
     for key in MESSAGE_KEYS:
-        said = value.get(key)
-        if isinstance(said, str) and said:
-            return said, _without_empty({**value, key: None})
+        if isinstance(said := rest.get(key), str):
+            return rest.pop(key), rest
         if isinstance(said, dict) and key in ("error", "detail"):
-            message, rest = _split_message(said)
+            message, inner = _split_message(said, status)
             if message:
-                return message, _without_empty({**value, key: rest})
-    return "", _without_empty(value)
-
-
-def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in fields.items() if item not in (None, "", [], {})}
+                return message, {name: item for name, item in (rest | {key: inner}).items() if item != {}}
+    return "", rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -711,7 +677,6 @@ class Call:
     answer: Answer
     redactor: Redactor
     started_at: datetime
-    finished_at: datetime
 
     def snapshot(self) -> RunSnapshot:
         received = read_body(self.answer, self.redactor)
@@ -719,10 +684,10 @@ class Call:
             raise error
         failure = self._failure()
         if failure and self.answer.carried_out:
-            failure = f"{_unended(failure)}. The request itself was carried out."
+            failure = f"{failure.removesuffix('.')}. The request itself was carried out."
         status, is_empty = self.answer.status, received.body is None and not self.answer.body.strip()
         headers = self._telling_headers(is_empty=is_empty)
-        output, note = _output(self.operation, received), received.note
+        output, note = self._output(received), received.note
         if is_empty and not (self.is_promised or self.operation.output):
             output = {"status": status, "headers": headers}
         elif headers or is_empty or status not in (200, 201):
@@ -743,9 +708,20 @@ class Call:
             needs_operator=self.answer.status in REFUSED_CREDENTIALS,
             may_have_effect=bool(failure) and self._may_have_effect,
             started_at=self.started_at,
-            finished_at=self.finished_at,
+            finished_at=datetime.now(UTC),
             raw=self._raw(received),
         )
+
+    def _output(self, received: Received) -> Any:
+        """Missing fields are left out; the output schema says whether they may be missing. What could not be
+        read has no fields."""
+        if not self.operation.output or received.objection:
+            return received.body
+        output = {}
+        for field, pointer in self.operation.output.items():
+            with suppress(LookupError):
+                output[field] = value_at(received.body, pointer)
+        return output
 
     def _unread(self, received: Received) -> InvalidAnswer | None:
         why = received.objection
@@ -777,7 +753,7 @@ class Call:
             return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
         # A gateway has given up; the server behind it may still carry the request out.
         if status in (408, 502, 504) and not self.operation.is_safe:
-            reason = f"{_unended(self._line())}. The API may have carried it out."
+            reason = f"{self._line().removesuffix('.')}. The API may have carried it out."
             return OutcomeUnknown(reason, details=self._raw(received))
         return None
 
@@ -799,7 +775,7 @@ class Call:
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
         if status in REFUSED_CREDENTIALS:
-            return f"{_unended(self._line())}. Check the source's credentials and their permissions."
+            return f"{self._line().removesuffix('.')}. Check the source's credentials and their permissions."
         if 200 <= status < 300 or status == 304:
             return ""
         return self._line()
@@ -836,22 +812,3 @@ class Call:
             execution_time_ms=round(self.answer.seconds * 1000, 3),
         )
         return {"request": self.spec.model_dump(mode="json"), "response": response.model_dump(mode="json")}
-
-
-def _unended(sentence: str) -> str:
-    """Some APIs end their message with a full stop."""
-    return sentence.removesuffix(".")
-
-
-def _output(operation: HttpOperation, received: Received) -> Any:
-    """Missing fields are left out; the output schema says whether they may be missing. What could not be
-    read has no fields."""
-    if not operation.output or received.objection:
-        return received.body
-    output = {}
-    for field, pointer in operation.output.items():
-        try:
-            output[field] = value_at(received.body, pointer)
-        except LookupError:
-            continue
-    return output
