@@ -109,23 +109,18 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
-def _extra_key_in(number: int) -> Any:
-    return Field(default="header", title=f"Extra key {number}: location", json_schema_extra=EXTRA)
+def _extra(title: str, default: Any) -> Any:
+    return Field(default=default, title=f"Extra key {title}", json_schema_extra=EXTRA)
 
 
-def _extra_key_name(number: int) -> Any:
-    return Field(
-        default="",
+ExtraName = Annotated[
+    str,
+    Field(
         max_length=LONGEST_KEY_NAME,
-        title=f"Extra key {number}: name of the header, parameter or cookie",
         description="For an API that requires this key besides the authentication above, such as "
         "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
-        json_schema_extra=EXTRA,
-    )
-
-
-def _extra_key(number: int) -> Any:
-    return Field(default=SecretStr(""), title=f"Extra key {number}", json_schema_extra=EXTRA)
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,15 +179,15 @@ class HttpConfig(SourceConfig):
     )
     oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
     oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    extra_key_1_in: KeyPlace = _extra_key_in(1)
-    extra_key_1_name: str = _extra_key_name(1)
-    extra_key_1: settings.HeaderSecret = _extra_key(1)
-    extra_key_2_in: KeyPlace = _extra_key_in(2)
-    extra_key_2_name: str = _extra_key_name(2)
-    extra_key_2: settings.HeaderSecret = _extra_key(2)
-    extra_key_3_in: KeyPlace = _extra_key_in(3)
-    extra_key_3_name: str = _extra_key_name(3)
-    extra_key_3: settings.HeaderSecret = _extra_key(3)
+    extra_key_1_in: KeyPlace = _extra("1: location", "header")
+    extra_key_1_name: ExtraName = _extra("1: name of the header, parameter or cookie", "")
+    extra_key_1: settings.HeaderSecret = _extra("1", SecretStr(""))
+    extra_key_2_in: KeyPlace = _extra("2: location", "header")
+    extra_key_2_name: ExtraName = _extra("2: name of the header, parameter or cookie", "")
+    extra_key_2: settings.HeaderSecret = _extra("2", SecretStr(""))
+    extra_key_3_in: KeyPlace = _extra("3: location", "header")
+    extra_key_3_name: ExtraName = _extra("3: name of the header, parameter or cookie", "")
+    extra_key_3: settings.HeaderSecret = _extra("3", SecretStr(""))
     extra_headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
         default={},
         max_length=20,
@@ -267,10 +262,8 @@ class HttpConfig(SourceConfig):
     @property
     def secrets(self) -> list[str]:
         """In every encoding in which they are sent."""
-        extra = (getattr(self, setting) for setting in EXTRA_KEYS)
-        own = (self.api_key, self.token, self.password, self.oauth_client_secret, *extra)
-        together = [basic_word(self.username, self.password)] if self.authentication == "basic" else []
-        return [*(secret.get_secret_value() for secret in own), *together]
+        own = [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
+        return [*own, basic_word(self.username, self.password)] if self.authentication == "basic" else own
 
 
 def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
@@ -300,20 +293,26 @@ class Authorization:
     """One source's credentials. Make one per event loop, close it with `aclose`."""
 
     def __init__(self, config: HttpConfig, *, policy: AddressPolicy) -> None:
-        self._config = config
         self._lacking = config.lacking
-        self._fixed = _fixed_credentials(config)
+        keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
+        headers = {name: secret for where, name, secret in keys if where == "header"}
+        if config.authentication == "bearer":
+            headers["authorization"] = f"Bearer {config.token.get_secret_value()}"
+        elif config.authentication == "basic":
+            headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
+        if cookies := [f"{name}={secret}" for where, name, secret in keys if where == "cookie"]:
+            headers["cookie"] = "; ".join(cookies)
+        query = tuple((name, secret) for where, name, secret in keys if where == "query")
+        # All but a token that must be requested
+        self._fixed = Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
         self.headers = {name.lower(): value for name, value in config.extra_headers.items()}
-        self._cookies = {key.name for key in config.keys if key.where == "cookie"}
+        self._cookies = {name for where, name, _ in keys if where == "cookie"}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             limits = HttpLimits.of(config)
             self._oauth = ClientCredentials.of(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
             )
-
-    def __repr__(self) -> str:
-        return f"Authorization({self._config.authentication})"
 
     @property
     def is_renewable(self) -> bool:
@@ -327,8 +326,8 @@ class Authorization:
             )
         if self._oauth is None:
             return self._fixed
-        headers = {**_bearer(await self._oauth.token()), **self._fixed.headers}
-        return Credentials(headers=headers, query=self._fixed.query)
+        token = {"authorization": f"Bearer {await self._oauth.token()}"}
+        return Credentials(headers={**token, **self._fixed.headers}, query=self._fixed.query)
 
     def forget(self, refused: Credentials) -> None:
         """Request another token for the next call, if these are a token."""
@@ -364,26 +363,6 @@ class Authorization:
     async def aclose(self) -> None:
         if self._oauth is not None:
             await self._oauth.aclose()
-
-
-def _fixed_credentials(config: HttpConfig) -> Credentials:
-    """All but a token that must be requested."""
-    headers: dict[str, str] = {}
-    match config.authentication:
-        case "bearer":
-            headers |= _bearer(config.token.get_secret_value())
-        case "basic":
-            headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
-    keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
-    headers |= {name: secret for where, name, secret in keys if where == "header"}
-    if cookies := [f"{name}={secret}" for where, name, secret in keys if where == "cookie"]:
-        headers["cookie"] = "; ".join(cookies)
-    query = tuple((name, secret) for where, name, secret in keys if where == "query")
-    return Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 class HttpConnector:
@@ -638,8 +617,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
         value = None
     if not isinstance(value, dict | list):
         # Redacted before it is cut, so that no half of a secret remains.
-        words = shorten(words_of(body, redactor), COMPLAINT_LIMIT)
-        return "" if is_phrase(words, status) else words
+        return shorten(words_of(body, redactor), COMPLAINT_LIMIT)
     # Redacted where it is text: a secret may be a number, or part of a name.
     message, rest = _split_message(value, status)
     message = printable(redactor.text(message))
@@ -704,7 +682,7 @@ class Call:
             output=None if failure else output,
             error=failure,
             content=None if failure or not content else content,
-            unread=None if failure else self._unread(received),
+            unread=None if failure else self._unread(received.objection),
             needs_operator=self.answer.status in REFUSED_CREDENTIALS,
             may_have_effect=bool(failure) and self._may_have_effect,
             started_at=self.started_at,
@@ -723,8 +701,7 @@ class Call:
                 output[field] = value_at(received.body, pointer)
         return output
 
-    def _unread(self, received: Received) -> InvalidAnswer | None:
-        why = received.objection
+    def _unread(self, why: str) -> InvalidAnswer | None:
         if self.answer.cut:
             why = f"the answer had not ended {self.answer.cut}; {len(self.answer.body):,} bytes had come"
             why += "" if self.operation.is_safe else ", and what was asked for may not be done yet"
@@ -783,14 +760,13 @@ class Call:
     def _line(self) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
         status, body = self.answer.status, self.answer.body
-        line = f"{self._place()}: the API answered {status_line(status)}"
-        # Redacted before it is cut, so that no half of a secret remains.
+        place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
         if 400 <= status < 500:
             said = complaint_of(status, body, self.redactor)
-        else:
-            place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
+        else:  # Redacted before it is cut, so that no half of a secret remains.
             said = self.redactor.text(place) or words_of(body, self.redactor)
             said = shorten(printable(said), WORDS_LIMIT)
+        line = f"{self._place()}: the API answered {status_line(status)}"
         return f"{line}: {said}" if said and not is_phrase(said, status) else line
 
     def _place(self) -> str:
