@@ -40,13 +40,8 @@ from connectors.network.policy import normalise_base_url
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool with every problem."""
-    described = ("name", "title", "description", "tags", "timeout_seconds", "cache_seconds")
-    return define(
-        operation_of(tool, base_url=base_url),
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        **{name: getattr(tool, name) for name in described},
-    )
+    of_request = {"api", "field_mappings", "output_is_promised"}
+    return define(operation_of(tool, base_url=base_url), **tool.model_dump(exclude=of_request))
 
 
 def define(

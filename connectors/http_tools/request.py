@@ -1,7 +1,6 @@
 """Building a tool's request from its arguments, and comparing it with another request."""
 
 import base64
-import binascii
 import json
 import mimetypes
 import re
@@ -103,14 +102,17 @@ def joined(items: Iterable[Scalar], separator: str = ",") -> str:
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
     """The request without credentials. Raises Rejected for unknown arguments. A null that its place cannot
-    express counts as an omitted argument."""
+    express counts as an omitted argument, for which models write it."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool does not accept {', '.join(strangers)[:300]}. Nothing was sent.")
     if None in arguments.values():
         arguments = {
             name: value
             for name, value in arguments.items()
-            if value is not None or _takes_null(operation, name)
+            if value is not None
+            or name in operation.required  # Refused later
+            or (place := operation.arguments[name]).as_json
+            or (place.place == "body" and operation.body_format == "json")
         }
     try:
         return HTTPRequestSpec(
@@ -122,14 +124,6 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
         )
     except ValidationError:
         raise Rejected("The arguments make the URL too long. Nothing was sent.") from None
-
-
-def _takes_null(operation: HttpOperation, argument: str) -> bool:
-    """Models write null for omitted arguments; a required null is refused later."""
-    if argument in operation.required:
-        return True
-    place = operation.arguments[argument]
-    return place.as_json or (place.place == "body" and operation.body_format == "json")
 
 
 def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
@@ -296,8 +290,25 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
     content = bytearray()
     with _naming("A field of the form"):
         for name, value in body.items():
-            for part in _multipart_parts(name, value, places.get(name, whole)):
-                content += f"--{boundary}\r\n".encode() + part + b"\r\n"
+            place = places.get(name, whole) or ArgumentPlace(place="body")
+            for item in value if isinstance(value, list) and not place.as_json else [value]:
+                media_type, filename = place.media_type, ""
+                if place.file:
+                    if not isinstance(item, str):
+                        raise NoText("is a file, so it must be text or a data: URI")
+                    file = read_file(item, field=name, media_type=media_type)
+                    part, media_type = file.content, file.media_type
+                    filename = f'; filename="{_escaped(file.name)}"'
+                elif place.as_json or isinstance(item, dict | list):
+                    text = str(item) if place.as_json else written_json(item)
+                    part, media_type = text.encode("utf-8", "replace"), media_type or JSON
+                else:
+                    part = text_of(scalar_of(item)).encode("utf-8", "replace")
+                head = (
+                    f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"{filename}\r\n'
+                )
+                head += f"Content-Type: {media_type}\r\n" if media_type else ""
+                content += f"{head}\r\n".encode() + part + b"\r\n"
     content += f"--{boundary}--\r\n".encode()
     return bytes(content), boundary
 
@@ -314,18 +325,16 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
     is_base64 = last.strip().lower() == "base64"
     named = [one.partition("=") for one in (parameters if is_base64 else [*parameters, last])]
     given = {name.strip().lower(): unquote(value) for name, _, value in named}
-    content = _decoded(found["data"], field) if is_base64 else unquote_to_bytes(found["data"])
+    content = unquote_to_bytes(found["data"])
+    if is_base64:
+        try:
+            content = base64.b64decode(b"".join(content.split()), validate=True)
+        except ValueError:
+            raise Rejected(f"The base64 of {field} is not valid. Nothing was sent.") from None
     said = found["type"].strip()
     charset = f"; charset={given['charset']}" if said and given.get("charset") else ""
     name = given.get("name") or given.get("filename") or ""
     return _named(content, f"{said}{charset}" or media_type or BINARY, name, field)
-
-
-def _decoded(text: str, field: str) -> bytes:
-    try:
-        return base64.b64decode("".join(unquote(text).split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise Rejected(f"The base64 of {field} is not valid. Nothing was sent.") from None
 
 
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
@@ -336,33 +345,6 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
     return File(content=content, media_type=media_type, name=plain)
-
-
-def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    place = place or ArgumentPlace(place="body")
-    if place.as_json:
-        content = str(value).encode("utf-8", "replace")
-        yield _part(name, content, media_type=place.media_type or JSON)
-        return
-    for item in value if isinstance(value, list) else [value]:
-        if place.file:
-            if not isinstance(item, str):
-                raise NoText("is a file, so it must be text or a data: URI")
-            file = read_file(item, field=name, media_type=place.media_type)
-            yield _part(name, file.content, media_type=file.media_type, filename=file.name)
-        elif isinstance(item, dict | list):
-            yield _part(name, written_json(item).encode(), media_type=place.media_type or JSON)
-        else:
-            content = text_of(scalar_of(item)).encode("utf-8", "replace")
-            yield _part(name, content, media_type=place.media_type)
-
-
-def _part(name: str, content: bytes, *, media_type: str, filename: str = "") -> bytes:
-    disposition = f'Content-Disposition: form-data; name="{_escaped(name)}"'
-    if filename:
-        disposition += f'; filename="{_escaped(filename)}"'
-    kind = f"Content-Type: {media_type}\r\n" if media_type else ""
-    return f"{disposition}\r\n{kind}\r\n".encode() + content
 
 
 def _escaped(name: str) -> str:
