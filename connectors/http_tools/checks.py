@@ -99,15 +99,10 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     for argument in given.keys() - arguments.keys():
         message = f"{argument} is mapped, but it is not a property of the input schema."
         problems.append(ToolProblem(pointer_of(["field_mappings", "input", argument]), message))
-    operation = HttpOperation(
-        path=path,
-        arguments=arguments,
-        constants=tool.field_mappings.constants,
-        output=tool.field_mappings.output,
-        output_is_promised=tool.output_is_promised,
-        response_headers=[name.lower() for name in tool.api.response_headers],
-        **tool.api.model_dump(exclude={"endpoint", "authentication", "response_headers"}),
-    )
+    said = dict(tool) | dict(tool.api) | dict(tool.field_mappings)
+    headers = [name.lower() for name in tool.api.response_headers]
+    said |= {"path": path, "arguments": arguments, "response_headers": headers}
+    operation = HttpOperation.model_validate(said)
     key = tool.api.authentication
     if isinstance(key, ApiKey):
         taken = key.where, _folded(key.where, key.name)

@@ -346,8 +346,6 @@ class Authorization:
         cookies = set() if operation.anonymous else self._cookies
         if cookies:
             reserved -= {COOKIE.lower()}  # Cookies of the tool and of the source share this header.
-        if not cookies and not reserved and not sent.query:
-            return
         headers = {name.lower() for name in (*spec.headers, operation.idempotency_header)}
         query = spec.query_params.keys() & {name for name, _ in sent.query}
         declared = {place.name for _, place in operation.by_place["query"]}

@@ -33,8 +33,6 @@ from connectors.network.redaction import printable, shorten
 MAX_FILE_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
-BINARY = "application/octet-stream"
-TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 COOKIE = "Cookie"
 ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
@@ -317,7 +315,7 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
     """The content of a `data:` URI or text. Raises Rejected for an unreadable URI.
     `data:image/png;name=cat.png;base64,...`: some APIs need the name."""
     if not text.startswith("data:"):
-        return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
+        return _named(text.encode("utf-8", "replace"), media_type or "text/plain; charset=utf-8", "", field)
     found = DATA_URI.fullmatch(text)
     if found is None:
         raise Rejected(f"{field} is not a valid data: URI: the data must follow a comma. Nothing was sent.")
@@ -334,7 +332,7 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
     said = found["type"].strip()
     charset = f"; charset={given['charset']}" if said and given.get("charset") else ""
     name = given.get("name") or given.get("filename") or ""
-    return _named(content, f"{said}{charset}" or media_type or BINARY, name, field)
+    return _named(content, f"{said}{charset}" or media_type or "application/octet-stream", name, field)
 
 
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
