@@ -1,7 +1,7 @@
 """Stored HTTP tools as declarations, without secrets."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from catalogue.exposure import FilterChain, Visibility, explain_exposure
 from catalogue.models import Workflow, WorkflowFilter
@@ -84,8 +84,6 @@ class StoredTool(ToolConfig):
     """The reason if they do not; otherwise empty."""
     updated_at: datetime
     """When its declaration last changed."""
-
-    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")  # Not declared
 
 
 def stored_tool_of(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> StoredTool:

@@ -12,7 +12,7 @@ from email.message import Message
 from functools import lru_cache
 from math import inf
 from time import monotonic
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
 from cachetools import FIFOCache
@@ -21,7 +21,6 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validato
 from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
-    ConnectorError,
     InvalidAnswer,
     Misconfigured,
     NotFound,
@@ -123,8 +122,7 @@ ExtraName = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A secret with its place in requests."""
 
     setting: str
@@ -235,7 +233,7 @@ class HttpConfig(SourceConfig):
         for setting in used:
             where, name, secret = (getattr(self, setting + part) for part in ("_in", "_name", ""))
             if name or secret.get_secret_value() or setting == "api_key":
-                yield Key(setting=setting, where=where, name=name, secret=secret)
+                yield Key(setting, where, name, secret)
 
     @property
     def lacking(self) -> str:
@@ -656,8 +654,7 @@ class Call:
 
     def snapshot(self) -> RunSnapshot:
         received = read_body(self.answer, self.redactor)
-        if error := self._to_be_tried_again(received):
-            raise error
+        self._check_is_final(received)
         failure = self._failure()
         if failure and self.answer.carried_out:
             failure = f"{failure.removesuffix('.')}. The request itself was carried out."
@@ -719,18 +716,18 @@ class Call:
         own = {"Location": self.answer.url} if self.answer.carried_out else {}
         return own | dict(zip(names, shown, strict=False))
 
-    def _to_be_tried_again(self, received: Received) -> ConnectorError | None:
+    def _check_is_final(self, received: Received) -> None:
+        """Raises Unreachable for an answer to try again after, OutcomeUnknown for one that leaves it open."""
         if self.answer.carried_out:
-            return None
+            return
         status = self.answer.status
         wait = retry_after(self.answer.headers) if status in (429, 503) else None
         if status == 429 or (status == 503 and wait is not None):
-            return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
+            raise Unreachable(self._line(), retry_after=wait, details=self._raw(received))
         # A gateway has given up; the server behind it may still carry the request out.
         if status in (408, 502, 504) and not self.operation.is_safe:
             reason = f"{self._line().removesuffix('.')}. The API may have carried it out."
-            return OutcomeUnknown(reason, details=self._raw(received))
-        return None
+            raise OutcomeUnknown(reason, details=self._raw(received))
 
     @property
     def _may_have_effect(self) -> bool:

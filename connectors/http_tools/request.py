@@ -323,7 +323,7 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
     is_base64 = last.strip().lower() == "base64"
     named = [one.partition("=") for one in (parameters if is_base64 else [*parameters, last])]
     given = {name.strip().lower(): unquote(value) for name, _, value in named}
-    content = unquote_to_bytes(found["data"])
+    content = unquote_to_bytes(found["data"].encode("utf-8", "replace"))
     if is_base64:
         try:
             content = base64.b64decode(b"".join(content.split()), validate=True)
