@@ -1,11 +1,12 @@
 """Stored HTTP tools as declarations, without secrets."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from catalogue.exposure import FilterChain, Visibility, explain_exposure
 from catalogue.models import Workflow, WorkflowFilter
 from connectors.http_tools.tool import (
+    SETTINGS,
     ApiConfig,
     ApiKey,
     Authentication,
@@ -20,11 +21,12 @@ from connectors.http_tools.tool import (
 from connectors.network.policy import normalise_base_url
 
 KIND = "http"
-SECRET_OF = {
-    "api_key": "key",
-    "bearer": "token",
-    "basic": "password",
-    "oauth_client_credentials": "client_secret",
+AUTHENTICATIONS: dict[str, type[Authentication]] = {
+    "none": NoAuthentication,
+    "api_key": ApiKey,
+    "bearer": Bearer,
+    "basic": Basic,
+    "oauth_client_credentials": OAuthClientCredentials,
 }
 
 
@@ -39,12 +41,8 @@ def tool_config_of(workflow: Workflow) -> ToolConfig:
         tags=workflow.tags,
         api=ApiConfig(
             endpoint=f"{normalise_base_url(source.config['base_url'])}{operation.path}",
-            method=operation.method,
             authentication=authentication_of(source.config),
-            body_format=operation.body_format,
-            idempotency_header=operation.idempotency_header,
-            anonymous=operation.anonymous,
-            response_headers=operation.response_headers,
+            **{name: getattr(operation, name) for name in ApiConfig.model_fields if hasattr(operation, name)},
         ),
         input_schema=workflow.input_schema,
         output_schema=workflow.declared_output_schema,
@@ -63,23 +61,15 @@ def is_http_tool(workflow: Workflow) -> bool:
 
 def authentication_of(config: dict[str, Any]) -> Authentication:
     """The authentication in a source's settings, without its secret."""
-    match config.get("authentication"):
-        case "api_key":
-            name, where = config.get("api_key_name", "X-API-Key"), config.get("api_key_in", "header")
-            return ApiKey.model_validate({"type": "api_key", "in": where, "name": name})
-        case "bearer":
-            return Bearer(type="bearer")
-        case "basic":
-            return Basic(type="basic", username=config.get("username", ""))
-        case "oauth_client_credentials":
-            return OAuthClientCredentials(
-                type="oauth_client_credentials",
-                token_url=config.get("oauth_token_url", ""),
-                client_id=config.get("oauth_client_id", ""),
-                scope=config.get("oauth_scope", ""),
-                audience=config.get("oauth_audience", ""),
-            )
-    return NoAuthentication()
+    said = {"authentication": "none", "api_key_in": "header", "api_key_name": "X-API-Key"} | config
+    model = AUTHENTICATIONS[said["authentication"]]
+    return model.model_validate({name: said.get(SETTINGS.get(name, name), "") for name in model.model_fields})
+
+
+def why_hidden(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> str:
+    """Empty for a workflow that agents see."""
+    visibility = explain_exposure(workflow, chain).visibility
+    return "" if visibility is Visibility.EXPOSED else visibility.value
 
 
 class StoredTool(ToolConfig):
@@ -95,24 +85,21 @@ class StoredTool(ToolConfig):
     updated_at: datetime
     """When its declaration last changed."""
 
-    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")  # Not declared
-
 
 def stored_tool_of(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> StoredTool:
     """Raises Misconfigured for a workflow that is not an HTTP tool."""
-    visibility = explain_exposure(workflow, chain).visibility
-    exposed = visibility is Visibility.EXPOSED
+    hidden_because = why_hidden(workflow, chain)
     return StoredTool(
         **dict(tool_config_of(workflow)),
         id=workflow.tool_name,
         source=workflow.source.name,
-        exposed=exposed,
-        hidden_because="" if exposed else visibility.value,
+        exposed=not hidden_because,
+        hidden_because=hidden_because,
         updated_at=workflow.changed_at,
     )
 
 
 def write_tool_config(tool: ToolConfig) -> dict[str, Any]:
     """As JSON, without a field for the secret."""
-    secret = SECRET_OF.get(tool.api.authentication.type, "")
-    return tool.model_dump(mode="json", by_alias=True, exclude={"api": {"authentication": {secret}}})
+    secret = {tool.api.authentication.secret}
+    return tool.model_dump(mode="json", by_alias=True, exclude={"api": {"authentication": secret}})

@@ -51,11 +51,17 @@ CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 class ImportForm(forms.Form):
     """A refused form keeps its input. It contains secrets only in encrypted form, and does not show them."""
 
+    file_help = "YAML, at most {:,} bytes."
     kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
+    file = forms.FileField(
+        label="File",
+        error_messages={"required": "Choose a file."},
+        widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
+    )
 
-    def __init__(self, *args: Any, sealed_for: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sealed_for: str, most_bytes: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["file"].error_messages["required"] = "Choose a file."
+        self.fields["file"].help_text = self.file_help.format(most_bytes)
         self._sealed_for, self._lost = sealed_for, False  # The user and the page; they open in no other form
         self.kept: dict[str, Any] = {}  # Secrets, as `asked` has them
         try:
@@ -67,7 +73,7 @@ class ImportForm(forms.Form):
     @property
     def asked(self) -> dict[str, Any]:
         """The fields other than the file, as JSON values."""
-        raise NotImplementedError
+        return {name: value for name, value in self.cleaned_data.items() if name not in ("file", KEPT)}
 
     def clean(self) -> None:
         if self._lost:
@@ -97,9 +103,11 @@ class ImportPage:
     template = ""
     url = ""
     form_class: type[ImportForm]
+    largest_file = yaml.MAX_BYTES
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
+        self.most_bytes: int = min(self.largest_file, settings.CATALOGUE.max_request_bytes)
 
     @classmethod
     def show(cls, request: HttpRequest) -> HttpResponse:
@@ -110,14 +118,16 @@ class ImportPage:
         if request.method == "POST" and "sealed" in request.POST:
             return self.import_planned(*unseal(request.POST["sealed"]))
         if request.method != "POST":
-            return self.page(self.form(initial=self.initial()))
+            source = request.GET.get("source")
+            return self.page(self.form(initial={"source": source} if source else {}))
         form = self.form(request.POST, request.FILES)
         if not form.is_valid():
             return self.refuse(form)
-        return self.show_plan(form, form.cleaned_data["file"].read(self.most_bytes() + 1), form.asked)
+        return self.show_plan(form, form.cleaned_data["file"].read(self.most_bytes + 1), form.asked)
 
     def form(self, *args: Any, **options: Any) -> ImportForm:
-        return self.form_class(*args, sealed_for=f"{self.request.user.pk} {self.url}", **options)
+        sealed_for = f"{self.request.user.pk} {self.url}"
+        return self.form_class(*args, sealed_for=sealed_for, most_bytes=self.most_bytes, **options)
 
     def show_plan(self, form: ImportForm, content: bytes, asked: dict[str, Any]) -> HttpResponse:
         try:
@@ -161,14 +171,8 @@ class ImportPage:
         context |= self.plan_context(plan) if plan is not None else {}
         return TemplateResponse(self.request, f"catalogue/admin/{self.template}", context)
 
-    def initial(self) -> dict[str, Any]:
-        return {}
-
     def page_context(self, plan: Any) -> dict[str, Any]:
         return {}
-
-    def most_bytes(self) -> int:
-        raise NotImplementedError
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Any:
         """`asked` has the form's other fields as JSON values. Raises ImportRefused."""
@@ -189,11 +193,7 @@ class SourceImportPage(ImportPage):
     kind = ""
 
     def counts(self, outcome: Any) -> str:
-        raise NotImplementedError
-
-    def initial(self) -> dict[str, Any]:
-        source = self.request.GET.get("source")
-        return {"source": source} if source else {}
+        return outcome.counts or "no workflows"
 
     def page_context(self, plan: Any) -> dict[str, Any]:
         return {"known": Source.objects.filter(kind=self.kind).values_list("name", flat=True)}
@@ -240,11 +240,6 @@ def _secret(label: str) -> forms.CharField:
 
 
 class TemporalImportForm(ImportForm):
-    file = forms.FileField(
-        label="File",
-        help_text=f"YAML, at most {yaml.MAX_BYTES:,} bytes.",
-        widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
-    )
     source = text_field(
         "Source",
         "An existing source of the kind Temporal, or the name of a new one.",
@@ -283,16 +278,10 @@ class TemporalImportPage(SourceImportPage):
     kind = temporal.KIND
     form_class = TemporalImportForm
 
-    def most_bytes(self) -> int:
-        return yaml.MAX_BYTES
-
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> TemporalImport:
         self.check_permission(asked["source"])
         by = actor_of(self.request)
         return import_file(TemporalImportRequest(content=content, dry_run=dry_run, by=by, **asked))
-
-    def counts(self, outcome: TemporalImport) -> str:
-        return outcome.counts or "no workflows"
 
     def plan_context(self, plan: TemporalImport) -> dict[str, Any]:
         rows = (
@@ -332,8 +321,11 @@ THREE_ROWS = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
 
 
 class OpenApiImportForm(ImportForm):
+    file_help = "JSON or YAML, at most {:,} bytes. Import larger ones with manage.py import_openapi."
     file = forms.FileField(
-        label="Document", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"})
+        label="Document",
+        error_messages={"required": "Choose a file."},
+        widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"}),
     )
     source = text_field(
         "Source",
@@ -341,12 +333,8 @@ class OpenApiImportForm(ImportForm):
         length=64,
         offers="known-sources",
     )
-    base_url = forms.CharField(
-        label="Base URL",
-        max_length=2_000,
-        required=False,
-        help_text="Only if it differs from the first server in the document.",
-        widget=widgets.UnfoldAdminTextInputWidget,
+    base_url = text_field(
+        "Base URL", "Only if it differs from the first server in the document.", length=2_000
     )
     only = LinesField(
         label="Only these operations",
@@ -363,18 +351,6 @@ class OpenApiImportForm(ImportForm):
         "Remove tools that this import does not contain", "Of the same source. Off: they are kept."
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        largest = min(document.MAX_BYTES, settings.CATALOGUE.max_request_bytes)
-        help_text = (
-            f"JSON or YAML, at most {largest:,} bytes. Import larger ones with manage.py import_openapi."
-        )
-        self.fields["file"].help_text = help_text
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        return {name: value for name, value in self.cleaned_data.items() if name not in ("file", KEPT)}
-
 
 class OpenApiImportPage(SourceImportPage):
     title = "Import an OpenAPI document"
@@ -382,9 +358,7 @@ class OpenApiImportPage(SourceImportPage):
     url = "catalogue_source_import_openapi"
     kind = http_tools.KIND
     form_class = OpenApiImportForm
-
-    def most_bytes(self) -> int:
-        return document.MAX_BYTES
+    largest_file = document.MAX_BYTES
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> openapi.OpenApiImport:
         self.check_permission(asked["source"])
@@ -445,10 +419,6 @@ SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 
 
-def _most_bytes() -> int:
-    return min(configuration.LIMITS.bytes, int(settings.CATALOGUE.max_request_bytes))
-
-
 class SecretsField(forms.CharField):
     """Lines of `source.setting=value`, as `{source: {setting: value}}`."""
 
@@ -469,9 +439,6 @@ class SecretsField(forms.CharField):
 
 
 class CatalogueImportForm(ImportForm):
-    file = forms.FileField(
-        label="File", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"})
-    )
     secrets = SecretsField(
         label="Secrets",
         required=False,
@@ -481,10 +448,6 @@ class CatalogueImportForm(ImportForm):
         "Remove objects that are not in the file",
         "Only in the file's sections. Off: other sources, filters, toolsets and groups are kept.",
     )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["file"].help_text = f"YAML, at most {_most_bytes():,} bytes."
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -524,13 +487,11 @@ class ConfigurationPage(ImportPage):
     template = "configuration.html"
     url = AS_CODE
     form_class = CatalogueImportForm
+    largest_file = configuration.LIMITS.bytes
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request)
         self.sections = _visible(request)
-
-    def most_bytes(self) -> int:
-        return _most_bytes()
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Plan:
         return import_catalogue(

@@ -300,7 +300,6 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
 
 
 QUOTED = re.compile(r'"[^"]*"')
-CHANGES = (Change.REMOVED, Change.UPDATED, Change.RETURNED, Change.ADDED)
 
 
 def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
@@ -313,11 +312,11 @@ def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
 
 def tools_by_change(outcome: OpenApiImport) -> dict[Change, list[str]]:
     """The ids of the tools that an import changes; those that agents lose or see differently come first."""
-    groups: dict[Change, list[str]] = {change: [] for change in CHANGES}
-    for tool in outcome.changes:
-        if tool.change in groups:
-            groups[tool.change].append(tool.tool_id)
-    return {change: names for change, names in groups.items() if names}
+    return {
+        change: names
+        for change in (Change.REMOVED, Change.UPDATED, Change.RETURNED, Change.ADDED)
+        if (names := [tool.tool_id for tool in outcome.changes if tool.change is change])
+    }
 
 
 def group_refusals(refused: list[RefusedOperation]) -> list[tuple[str, list[RefusedOperation]]]:

@@ -33,9 +33,6 @@ class ImportOutcome:
     def every_change(self) -> list[Change]:
         raise NotImplementedError
 
-    def count(self, change: Change) -> int:
-        return self.every_change.count(change)
-
     @property
     def counts(self) -> str:
         """Empty if nothing is imported."""

@@ -136,7 +136,7 @@ def _prepare(request: TemporalImportRequest) -> _Prepared:
         settings=_changed_settings(source, config, credentials),
         notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
     )
-    if outcome.count(Change.ADDED) and policy == Source.NewWorkflows.HIDDEN:
+    if Change.ADDED in outcome.every_change and policy == Source.NewWorkflows.HIDDEN:
         why = ": only a new source can enable them at once, and this one hides new workflows"
         later = "Agents see the added workflows once a curator enables them"
         outcome.notes.append(f"{later}{why if request.expose else ''}.")

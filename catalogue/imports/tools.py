@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
-from catalogue.exposure import LIGHT, Visibility, enabled_filters, explain_exposure
+from catalogue.exposure import LIGHT, enabled_filters
 from catalogue.history import Actor, record_change
-from catalogue.http_tools import KIND, SECRET_OF, authentication_of
+from catalogue.http_tools import KIND, authentication_of, why_hidden
 from catalogue.imports.pipeline import ToolsRefused, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
@@ -149,26 +149,9 @@ class TargetSource:
     source: Source | None  # None for a new source
     name: str
     base_url: str
-    settings: dict[str, Any] = field(default_factory=dict)  # Authentication of a new source
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    settings: dict[str, Any]
+    secrets: dict[str, str] = field(repr=False)  # Of its authentication
     positions: list[int] = field(default_factory=list)  # Indexes of its tools in the submission
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubmittedTool:
-    position: int
-    tool: ToolConfig
-    connection: Connection
-
-    @property
-    def names_authentication(self) -> bool:
-        return "authentication" in self.tool.api.model_fields_set
-
-    def refusal(self, message: str, path: str = "") -> ToolsRefused:
-        return ToolsRefused([ToolProblem(path, message, self.position)])
-
-    def refusal_of_secret(self, message: str) -> ToolsRefused:
-        return self.refusal(message, f"/api/authentication/{SECRET_OF[self.tool.api.authentication.type]}")
 
 
 def find_targets(
@@ -179,117 +162,94 @@ def find_targets(
     that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
     the rows of sources and writes nothing."""
     sources = list(Source.objects.select_for_update().filter(kind=KIND).order_by("name"))
+    taken = set(Source.objects.values_list("name", flat=True))
+    named = next((one for one in sources if one.name == source), None)
+    if named is None and source in taken:
+        message = f"Source {source} is of another kind: HTTP tools require a source of the kind {KIND}."
+        return [], [ToolProblem("/source", message)]
     names = {tool.name for tool in tools}
     known = Workflow.objects.filter(source__in=sources, upstream_id__in=names) if source is None else None
-    targets = _Targets(
-        name=source,
-        sources=sources,
-        known=set() if known is None else set(known.values_list("source_id", "upstream_id")),
-        taken=set(Source.objects.values_list("name", flat=True)),
-    )
+    stored = set() if known is None else set(known.values_list("source_id", "upstream_id"))
+    targets: dict[Any, TargetSource] = {}
     faults: list[ToolProblem] = []
     for position, tool in enumerate(tools):
         try:
             connection = connection_of(tool)
-            targets.take(SubmittedTool(position=position, tool=tool, connection=connection))
+            found = named if source else _fitting_source(tool, connection, sources, stored)
+            key = source or (found.pk if found else (connection.base_url, identity(tool.api.authentication)))
+            if (target := targets.get(key)) is None:
+                target = TargetSource(
+                    source=found,
+                    name=found.name if found else source or free_source_name(connection.base_url, taken),
+                    base_url=address_of(found) if found else connection.base_url,
+                    settings=found.config if found else connection.settings,
+                    secrets=_own_secrets(found) if found else connection.secrets,
+                )
+            _check_connection(target, tool, connection)
         except InvalidTool as invalid:
             faults += (replace(problem, position=position) for problem in invalid.problems)
-        except ToolsRefused as refused:
-            faults += refused.problems
-    return list(targets.found.values()), faults
+            continue
+        if target.source is None:
+            target.secrets = target.secrets or connection.secrets
+        taken.add(target.name)
+        targets.setdefault(key, target).positions.append(position)
+    return list(targets.values()), faults
 
 
-@dataclass(kw_only=True, slots=True)
-class _Targets:
-    name: str | None  # Of the source of all tools
-    sources: list[Source]
-    known: set[tuple[int, str]]  # Keys of sources, with the names of their tools
-    taken: set[str]  # Names of sources
-    found: dict[Any, TargetSource] = field(default_factory=dict)
-
-    def take(self, submitted: SubmittedTool) -> None:
-        """Raises ToolsRefused."""
-        source = self._fitting(submitted) if self.name is None else self._named(self.name, submitted)
-        base_url, authentication = submitted.connection.base_url, submitted.tool.api.authentication
-        key = self.name or (source.pk if source else (base_url, identity(authentication)))
-        target = self.found.get(key)
-        if target is None and source is not None:
-            target = TargetSource(source=source, name=source.name, base_url=address_of(source))
-        elif target is None:
-            name = self.name or free_source_name(base_url, self.taken)
-            self.taken.add(name)
-            settings = submitted.connection.settings
-            target = TargetSource(source=None, name=name, base_url=base_url, settings=settings)
-        if source is None:
-            _join(target, submitted)
-        self.found.setdefault(key, target).positions.append(submitted.position)
-
-    def _fitting(self, submitted: SubmittedTool) -> Source | None:
-        """Raises ToolsRefused if its secrets differ or several sources fit."""
-        fitting = [source for source in self.sources if fits(source, submitted)]
-        if fitting and submitted.connection.secrets:
-            owners = [source for source in fitting if _own_secrets(source) == submitted.connection.secrets]
-            if not owners:
-                raise submitted.refusal_of_secret(other_secrets(fitting[0]))
-            fitting = owners
-        known = [source for source in fitting if (source.pk, submitted.tool.name) in self.known]
-        closest = max((len(address_of(source)) for source in fitting), default=0)
-        best = known or [source for source in fitting if len(address_of(source)) == closest]
-        if len(best) > 1:
-            names = ", ".join(source.name for source in best)
-            raise submitted.refusal(f"It may belong to several sources ({names}). {SAY_WHICH}")
-        return best[0] if best else None
-
-    def _named(self, name: str, submitted: SubmittedTool) -> Source | None:
-        """Its endpoint is compared with the base URL later. Raises ToolsRefused."""
-        source = next((source for source in self.sources if source.name == name), None)
-        if source is None:
-            if name in self.taken and name not in self.found:
-                message = f"Source {name} is of another kind: HTTP tools require a source of the kind {KIND}."
-                raise ToolsRefused([ToolProblem("/source", message)])
-            return None
-        if submitted.names_authentication and not authenticates_alike(source, submitted):
-            message = f"Source {name} authenticates in another way; leave this out to use its own."
-            raise submitted.refusal(message, "/api/authentication")
-        if submitted.connection.secrets and submitted.connection.secrets != _own_secrets(source):
-            raise submitted.refusal_of_secret(other_secrets(source))
-        return source
+def _fitting_source(
+    tool: ToolConfig, connection: Connection, sources: list[Source], stored: set[tuple[int, str]]
+) -> Source | None:
+    """`stored`: keys of sources with the names of their tools. Raises InvalidTool if several sources fit."""
+    fitting = [source for source in sources if fits(source, tool)]
+    if fitting and connection.secrets:
+        owners = [source for source in fitting if _own_secrets(source) == connection.secrets]
+        fitting = owners or fitting[:1]  # The first does not accept the secrets
+    closest = max((len(address_of(source)) for source in fitting), default=0)
+    best = [source for source in fitting if (source.pk, tool.name) in stored] or [
+        source for source in fitting if len(address_of(source)) == closest
+    ]
+    if len(best) > 1:
+        names = ", ".join(source.name for source in best)
+        raise InvalidTool([ToolProblem("", f"It may belong to several sources ({names}). {SAY_WHICH}")])
+    return best[0] if best else None
 
 
-def _join(target: TargetSource, submitted: SubmittedTool) -> None:
-    """All tools of a new source share its API and its authentication. They may omit its secrets, but not give
-    different ones. Raises ToolsRefused."""
-    if submitted.connection.base_url != target.base_url:
-        message = f"A source has one API: this tool is not at {target.base_url}, unlike the first one."
-        raise submitted.refusal(message, "/api/endpoint")
-    if not submitted.names_authentication:
-        return
-    if identity(authentication_of(target.settings)) != identity(submitted.tool.api.authentication):
-        message = "A source has one authentication: this tool's differs from the first one's."
-        raise submitted.refusal(message, "/api/authentication")
-    given = submitted.connection.secrets
-    if target.secrets and given and target.secrets != given:
-        raise submitted.refusal_of_secret(
-            "An earlier tool of this submission has a different one for the same API: name a source for each."
-        )
-    target.secrets = target.secrets or given
-
-
-def fits(source: Source, submitted: SubmittedTool) -> bool:
+def fits(source: Source, tool: ToolConfig) -> bool:
     try:
-        path_below(address_of(source), submitted.tool.api.endpoint)
+        path_below(address_of(source), tool.api.endpoint)
     except ValueError:
         return False
-    return authenticates_alike(source, submitted)
+    return identity(authentication_of(source.config)) == identity(tool.api.authentication)
 
 
-def authenticates_alike(source: Source, submitted: SubmittedTool) -> bool:
-    return identity(authentication_of(source.config)) == identity(submitted.tool.api.authentication)
+def _check_connection(target: TargetSource, tool: ToolConfig, connection: Connection) -> None:
+    """All tools of a source share its API and its authentication. They may omit its secrets, but not give
+    different ones. The endpoint is compared with the base URL of a present source later. Raises
+    InvalidTool."""
+    authentication = tool.api.authentication
+    if target.source is None and connection.base_url != target.base_url:
+        path = "/api/endpoint"
+        message = f"A source has one API: this tool is not at {target.base_url}, unlike the first one."
+    elif "authentication" in tool.api.model_fields_set and (
+        identity(authentication_of(target.settings)) != identity(authentication)
+    ):
+        path = "/api/authentication"
+        message = f"Source {target.name} authenticates in another way; leave this out to use its own."
+    elif connection.secrets not in ({}, target.secrets) and (target.source or target.secrets):
+        path = f"/api/authentication/{authentication.secret}"
+        message = (
+            f"Source {target.name} of this API has a different one, which its other tools use. Omit it to "
+            'use that, change it at the source, or name a new source: {"source": ..., "tools": [...]}, or '
+            "`add_tools --source`."
+        )
+    else:
+        return
+    raise InvalidTool([ToolProblem(path, message)])
 
 
 def identity(authentication: Authentication) -> tuple[tuple[str, str], ...]:
     """The authentication without its secret."""
-    claims = authentication.model_dump(by_alias=True, exclude={SECRET_OF.get(authentication.type, "")})
+    claims = authentication.model_dump(by_alias=True, exclude={authentication.secret})
     if claims.get("in") == "header":
         claims["name"] = claims["name"].lower()
     if "token_url" in claims:
@@ -305,14 +265,6 @@ def _own_secrets(source: Source) -> dict[str, str]:
     """Those of its authentication; a declaration cannot name its extra keys."""
     stored = stored_secrets(source).items()
     return {name: secret for name, secret in stored if secret and name not in EXTRA_KEYS}
-
-
-def other_secrets(source: Source) -> str:
-    return (
-        f"Source {source.name} of this API has a different one, which its other tools use. Omit it to use "
-        'that, change it at the source, or name a new source: {"source": ..., "tools": [...]}, or '
-        "`add_tools --source`."
-    )
 
 
 def free_source_name(base_url: str, taken: Set[str]) -> str:
@@ -339,11 +291,14 @@ class ToolChange:
     name: str
     source: str
     change: Change
-    exposed: bool = False
-    hidden_because: str = ""  # Empty for an exposed tool
+    hidden_because: str  # Empty for an exposed tool
     note: str = ""
     differences: str = ""  # Of an updated tool
     warning: str = ""  # Excerpts of new texts that may be instructions to agents
+
+    @property
+    def exposed(self) -> bool:
+        return not self.hidden_because
 
 
 @dataclass(kw_only=True, slots=True)
@@ -380,7 +335,13 @@ def store_layers(
     changes = foresee_changes(source, listing)
     if not prune:
         changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
-    compared = dict(_compare_updated(source, layers, changes))
+    updated = [name for name, change in changes.items() if change is Change.UPDATED]
+    compared: dict[str, tuple[str, str]] = {}  # The differences and the warning
+    for names in in_batches(updated, COMPARED_AT_ONCE):
+        for row in source.workflows.filter(upstream_id__in=names):
+            found = find_differences(layer_of(row), layers[row.upstream_id])
+            warnings = dict.fromkeys(one.warning for one in found if one.warning)
+            compared[row.upstream_id] = describe_differences(found), ", ".join(warnings)
     added: list[Workflow] = []
     if {*changes.values()} - {Change.UNCHANGED}:
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
@@ -388,36 +349,13 @@ def store_layers(
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         # The declaration is the listing, also while the API is unreachable.
         Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-    return list(_tell(source, changes, added, compared))
-
-
-def _compare_updated(
-    source: Source, layers: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Change]
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Names, each with the differences and the warning of its tool."""
-    updated = [name for name, change in changes.items() if change is Change.UPDATED]
-    for names in in_batches(updated, COMPARED_AT_ONCE):
-        for row in source.workflows.filter(upstream_id__in=names):
-            found = find_differences(layer_of(row), layers[row.upstream_id])
-            warnings = dict.fromkeys(one.warning for one in found if one.warning)
-            yield row.upstream_id, (describe_differences(found), ", ".join(warnings))
-
-
-def _tell(
-    source: Source,
-    changes: Mapping[str, Change],
-    added: list[Workflow],
-    compared: Mapping[str, tuple[str, str]],
-) -> Iterator[ToolChange]:
     known = {workflow.upstream_id: workflow for workflow in added}
     others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
     known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
-    chain = enabled_filters()
+    chain, told = enabled_filters(), []
     for name, change in changes.items():
         workflow, note = known[name], ""
         workflow.source = source
-        visibility = explain_exposure(workflow, chain).visibility
-        exposed = visibility is Visibility.EXPOSED
         if change is Change.ADDED:
             wanted = make_tool_name(
                 name=workflow.name, upstream_id=name, source_name=source.name, taken=set()
@@ -425,17 +363,19 @@ def _tell(
             if workflow.tool_name != wanted:
                 note = f"The id {wanted} already belongs to another tool."
         differences, warning = compared.get(name, ("", ""))
-        yield ToolChange(
-            tool_id=workflow.tool_name,
-            name=name,
-            source=source.name,
-            change=change,
-            exposed=exposed,
-            hidden_because="" if exposed else visibility.value,
-            note=note,
-            differences=differences,
-            warning=warning,
+        told.append(
+            ToolChange(
+                tool_id=workflow.tool_name,
+                name=name,
+                source=source.name,
+                change=change,
+                hidden_because=why_hidden(workflow, chain),
+                note=note,
+                differences=differences,
+                warning=warning,
+            )
         )
+    return told
 
 
 def _read_tools(
@@ -478,8 +418,7 @@ def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Acto
     stored.new_sources.append(source.name)
     if by is not None:
         record_change(by, [source], "Added with its first tool.")
-    secret = SECRET_OF.get(authentication_of(config).type)
-    if secret and not target.secrets:
+    if (secret := authentication_of(config).secret) and not target.secrets:
         label = secret.replace("_", " ")
         stored.notes.append(
             f"Source {source.name} has no {label} yet: enter it there before its tools are called."

@@ -237,7 +237,7 @@ class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
     notes = StringListField(help_text="What else there is to know.")
 
     def get_counts(self, outcome: OpenApiImport) -> dict[str, int]:
-        return {change.value: number for change in Change if (number := outcome.count(change))}
+        return {change.value: number for change in Change if (number := outcome.every_change.count(change))}
 
     def get_removed(self, outcome: OpenApiImport) -> list[str]:
         return [tool.tool_id for tool in outcome.removed]

@@ -216,7 +216,7 @@ def _declared_part(raw: Any, shown: dict[str, Any]) -> Any:
     """Accepts a tool as it was read; changed read-only fields are refused."""
     if not isinstance(raw, dict):
         return raw
-    read_only = [key for key in StoredTool.READ_ONLY if key in raw]
+    read_only = [key for key in StoredTool.model_fields if key in raw and key not in ToolConfig.model_fields]
     if problems := [
         Problem(f"/{key}", f"This is {shown[key]!r} now and is not changed here: leave it out.")
         for key in read_only

@@ -39,13 +39,8 @@ from connectors.network.policy import normalise_base_url
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     """Raises InvalidTool with every problem."""
-    described = ("name", "title", "description", "tags", "timeout_seconds", "cache_seconds")
-    return define(
-        operation_of(tool, base_url=base_url),
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        **{name: getattr(tool, name) for name in described},
-    )
+    of_request = {"api", "field_mappings", "output_is_promised"}
+    return define(operation_of(tool, base_url=base_url), **tool.model_dump(exclude=of_request))
 
 
 def define(
@@ -103,15 +98,10 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     for argument in given.keys() - arguments.keys():
         message = f"{argument} is mapped, but it is not a property of the input schema."
         problems.append(ToolProblem(pointer_of(["field_mappings", "input", argument]), message))
-    operation = HttpOperation(
-        path=path,
-        arguments=arguments,
-        constants=tool.field_mappings.constants,
-        output=tool.field_mappings.output,
-        output_is_promised=tool.output_is_promised,
-        response_headers=[name.lower() for name in tool.api.response_headers],
-        **tool.api.model_dump(exclude={"endpoint", "authentication", "response_headers"}),
-    )
+    said = dict(tool) | dict(tool.api) | dict(tool.field_mappings)
+    headers = [name.lower() for name in tool.api.response_headers]
+    said |= {"path": path, "arguments": arguments, "response_headers": headers}
+    operation = HttpOperation.model_validate(said)
     key = tool.api.authentication
     if isinstance(key, ApiKey):
         taken = key.where, _folded(key.where, key.name)

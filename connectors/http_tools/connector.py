@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.message import Message
 from functools import lru_cache
 from math import inf
 from time import monotonic
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
 from cachetools import FIFOCache
@@ -21,7 +21,6 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validato
 from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
-    ConnectorError,
     InvalidAnswer,
     Misconfigured,
     NotFound,
@@ -92,7 +91,6 @@ FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 VALIDATORS = frozenset({"etag", "last-modified"})
 LONGEST_HEADERS = 10_000  # Characters of all that are shown
-Block = dict[str, Any]
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
 LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
@@ -112,27 +110,21 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
-def _extra_key_in(number: int) -> Any:
-    return Field(default="header", title=f"Extra key {number}: location", json_schema_extra=EXTRA)
+def _extra(title: str, default: Any) -> Any:
+    return Field(default=default, title=f"Extra key {title}", json_schema_extra=EXTRA)
 
 
-def _extra_key_name(number: int) -> Any:
-    return Field(
-        default="",
+ExtraName = Annotated[
+    str,
+    Field(
         max_length=LONGEST_KEY_NAME,
-        title=f"Extra key {number}: name of the header, parameter or cookie",
         description="For an API that requires this key besides the authentication above, such as "
         "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
-        json_schema_extra=EXTRA,
-    )
+    ),
+]
 
 
-def _extra_key(number: int) -> Any:
-    return Field(default=SecretStr(""), title=f"Extra key {number}", json_schema_extra=EXTRA)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A secret with its place in requests."""
 
     setting: str
@@ -187,15 +179,15 @@ class HttpConfig(SourceConfig):
     )
     oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
     oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    extra_key_1_in: KeyPlace = _extra_key_in(1)
-    extra_key_1_name: str = _extra_key_name(1)
-    extra_key_1: settings.HeaderSecret = _extra_key(1)
-    extra_key_2_in: KeyPlace = _extra_key_in(2)
-    extra_key_2_name: str = _extra_key_name(2)
-    extra_key_2: settings.HeaderSecret = _extra_key(2)
-    extra_key_3_in: KeyPlace = _extra_key_in(3)
-    extra_key_3_name: str = _extra_key_name(3)
-    extra_key_3: settings.HeaderSecret = _extra_key(3)
+    extra_key_1_in: KeyPlace = _extra("1: location", "header")
+    extra_key_1_name: ExtraName = _extra("1: name of the header, parameter or cookie", "")
+    extra_key_1: settings.HeaderSecret = _extra("1", SecretStr(""))
+    extra_key_2_in: KeyPlace = _extra("2: location", "header")
+    extra_key_2_name: ExtraName = _extra("2: name of the header, parameter or cookie", "")
+    extra_key_2: settings.HeaderSecret = _extra("2", SecretStr(""))
+    extra_key_3_in: KeyPlace = _extra("3: location", "header")
+    extra_key_3_name: ExtraName = _extra("3: name of the header, parameter or cookie", "")
+    extra_key_3: settings.HeaderSecret = _extra("3", SecretStr(""))
     extra_headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
         default={},
         max_length=20,
@@ -243,7 +235,7 @@ class HttpConfig(SourceConfig):
         for setting in used:
             where, name, secret = (getattr(self, setting + part) for part in ("_in", "_name", ""))
             if name or secret.get_secret_value() or setting == "api_key":
-                yield Key(setting=setting, where=where, name=name, secret=secret)
+                yield Key(setting, where, name, secret)
 
     @property
     def lacking(self) -> str:
@@ -270,10 +262,8 @@ class HttpConfig(SourceConfig):
     @property
     def secrets(self) -> list[str]:
         """In every encoding in which they are sent."""
-        extra = (getattr(self, setting) for setting in EXTRA_KEYS)
-        own = (self.api_key, self.token, self.password, self.oauth_client_secret, *extra)
-        together = [basic_word(self.username, self.password)] if self.authentication == "basic" else []
-        return [*(secret.get_secret_value() for secret in own), *together]
+        own = [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
+        return [*own, basic_word(self.username, self.password)] if self.authentication == "basic" else own
 
 
 def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
@@ -303,20 +293,26 @@ class Authorization:
     """One source's credentials. Make one per event loop, close it with `aclose`."""
 
     def __init__(self, config: HttpConfig, *, policy: AddressPolicy) -> None:
-        self._config = config
         self._lacking = config.lacking
-        self._fixed = _fixed_credentials(config)
+        keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
+        headers = {name: secret for where, name, secret in keys if where == "header"}
+        if config.authentication == "bearer":
+            headers["authorization"] = f"Bearer {config.token.get_secret_value()}"
+        elif config.authentication == "basic":
+            headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
+        if cookies := [f"{name}={secret}" for where, name, secret in keys if where == "cookie"]:
+            headers["cookie"] = "; ".join(cookies)
+        query = tuple((name, secret) for where, name, secret in keys if where == "query")
+        # All but a token that must be requested
+        self._fixed = Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
         self.headers = {name.lower(): value for name, value in config.extra_headers.items()}
-        self._cookies = {key.name for key in config.keys if key.where == "cookie"}
+        self._cookies = {name for where, name, _ in keys if where == "cookie"}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             limits = HttpLimits.of(config)
             self._oauth = ClientCredentials.of(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
             )
-
-    def __repr__(self) -> str:
-        return f"Authorization({self._config.authentication})"
 
     @property
     def is_renewable(self) -> bool:
@@ -330,8 +326,8 @@ class Authorization:
             )
         if self._oauth is None:
             return self._fixed
-        headers = {**_bearer(await self._oauth.token()), **self._fixed.headers}
-        return Credentials(headers=headers, query=self._fixed.query)
+        token = {"authorization": f"Bearer {await self._oauth.token()}"}
+        return Credentials(headers={**token, **self._fixed.headers}, query=self._fixed.query)
 
     def forget(self, refused: Credentials) -> None:
         """Request another token for the next call, if these are a token."""
@@ -350,8 +346,6 @@ class Authorization:
         cookies = set() if operation.anonymous else self._cookies
         if cookies:
             reserved -= {COOKIE.lower()}  # Cookies of the tool and of the source share this header.
-        if not cookies and not reserved and not sent.query:
-            return
         headers = {name.lower() for name in (*spec.headers, operation.idempotency_header)}
         query = spec.query_params.keys() & {name for name, _ in sent.query}
         declared = {place.name for _, place in operation.by_place["query"]}
@@ -367,26 +361,6 @@ class Authorization:
     async def aclose(self) -> None:
         if self._oauth is not None:
             await self._oauth.aclose()
-
-
-def _fixed_credentials(config: HttpConfig) -> Credentials:
-    """All but a token that must be requested."""
-    headers: dict[str, str] = {}
-    match config.authentication:
-        case "bearer":
-            headers |= _bearer(config.token.get_secret_value())
-        case "basic":
-            headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
-    keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
-    headers |= {name: secret for where, name, secret in keys if where == "header"}
-    if cookies := [f"{name}={secret}" for where, name, secret in keys if where == "cookie"]:
-        headers["cookie"] = "; ".join(cookies)
-    query = tuple((name, secret) for where, name, secret in keys if where == "query")
-    return Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 class HttpConnector:
@@ -413,16 +387,9 @@ class HttpConnector:
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
         operation = self._operation_of(workflow)
-        return Capabilities(
-            idempotent_start=operation.is_safe
-            or operation.method == "PUT"
-            or bool(operation.idempotency_header),
-            # Cancelling a request that only reads changes nothing.
-            cancellable_start=operation.is_safe,
-            lists_workflows=False,
-            keeps_runs=False,
-            differ_by_workflow=True,
-        )
+        is_idempotent = operation.is_safe or operation.method == "PUT" or bool(operation.idempotency_header)
+        # Cancelling a request that only reads changes nothing.
+        return replace(self.capabilities, idempotent_start=is_idempotent, cancellable_start=operation.is_safe)
 
     def _operation_of(self, workflow: WorkflowRef) -> HttpOperation:
         """Read once from the metadata that all calls of a workflow share. Raises Misconfigured."""
@@ -479,7 +446,6 @@ class HttpConnector:
             answer=answer,
             redactor=self._client.redactor,
             started_at=started_at,
-            finished_at=datetime.now(UTC),
         )
         return Started(run_id=str(key), snapshot=call.snapshot())
 
@@ -537,7 +503,7 @@ class Received:
     """An answer's body, with secrets masked."""
 
     body: Any = None  # The JSON value, else the text, else a sentence that describes it; None: no body
-    block: Block | None = None  # MCP's content block of a body that is neither JSON nor text
+    block: dict[str, Any] | None = None  # MCP's content block of a body that is neither JSON nor text
     objection: str = ""  # What could not be read of it
     note: str = ""  # What was changed in it
 
@@ -562,7 +528,14 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
     is_sure = charset or encoding in ("utf-8", "utf-16", "utf-32")
     if is_sure and not (FILE_TYPE.fullmatch(media_type) or NOT_IN_TEXT.search(text)):
         return Received(body=redactor.text(text))
-    return _binary(answer, media_type or "application/octet-stream", redactor)
+    media_type = media_type or "application/octet-stream"
+    kind = media_type.partition("/")[0]
+    encoded = base64.b64encode(body).decode("ascii")
+    block: dict[str, Any] = {"type": kind, "data": encoded, "mimeType": media_type}
+    if kind not in ("image", "audio"):
+        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
+        block = {"type": "resource", "resource": resource}
+    return Received(body=f"{len(body):,} bytes of {media_type}.", block=block)
 
 
 def _json_body(
@@ -580,7 +553,7 @@ def _json_body(
     last_line = whole.rstrip().rpartition("\n")[2].strip()
     if not values or (rest and not answer.cut and rest.strip() != last_line):
         label = shorten(redactor.text(media_type), WORDS_LIMIT)
-        why = f"the answer is labelled {label}. {_unended(objection)}"
+        why = f"the answer is labelled {label}. {objection.removesuffix('.')}"
         return Received(body=redactor.text(whole), objection=why)
     is_one = len(values) == 1 and not (are_several or answer.cut or rest)
     why = f"its last line is not JSON: {shorten(redactor.text(last_line), WORDS_LIMIT)}"
@@ -590,16 +563,6 @@ def _json_body(
         objection=why if rest else "",
         note=f"Numbers that JSON cannot hold are null here: {unheld}" if numbers else "",
     )
-
-
-def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
-    kind = media_type.partition("/")[0]
-    encoded = base64.b64encode(answer.body).decode("ascii")
-    block: Block = {"type": kind, "data": encoded, "mimeType": media_type}
-    if kind not in ("image", "audio"):
-        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
-        block = {"type": "resource", "resource": resource}
-    return Received(body=f"{len(answer.body):,} bytes of {media_type}.", block=block)
 
 
 @lru_cache(maxsize=100)
@@ -652,56 +615,33 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
         value = None
     if not isinstance(value, dict | list):
         # Redacted before it is cut, so that no half of a secret remains.
-        words = shorten(words_of(body, redactor), COMPLAINT_LIMIT)
-        return "" if is_phrase(words, status) else words
-    message, rest = _split_message(_without_status(_masked(value, redactor), status))
+        return shorten(words_of(body, redactor), COMPLAINT_LIMIT)
+    # Redacted where it is text: a secret may be a number, or part of a name.
+    message, rest = _split_message(value, status)
+    message = printable(redactor.text(message))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
-    # Redacted again, since a secret may be a number.
-    written = redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":")))
+    written = printable(redactor.text(json.dumps(rest, ensure_ascii=False, separators=(",", ":"))))
     return shorten(f"{message.removesuffix('.')}: {written}" if message else written, COMPLAINT_LIMIT)
 
 
-def _masked(value: Any, redactor: Redactor) -> Any:
-    """String by string: JSON may escape a secret in ways that the mask does not know."""
-    match value:
-        case str():
-            return printable(redactor.text(value))
-        case list():
-            return [_masked(item, redactor) for item in value]
-        case dict():
-            return {printable(redactor.text(name)): _masked(item, redactor) for name, item in value.items()}
-    return value
-
-
-def _without_status(value: Any, status: int) -> Any:
-    """The message already begins with the status."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: item
-        for name, item in value.items()
-        if not (isinstance(item, str | int) and (str(item) == str(status) or is_phrase(str(item), status)))
-    }
-
-
-def _split_message(value: Any) -> tuple[str, Any]:
-    """The message, and the rest without empty values."""
+def _split_message(value: Any, status: int) -> tuple[str, Any]:
+    """The message, and the rest without empty values and the status, which is said already."""
     if not isinstance(value, dict):
         return "", value
+    rest = {
+        name: item
+        for name, item in value.items()
+        if item not in (None, "", [], {}) and str(item) != str(status) and not is_phrase(str(item), status)
+    }
     for key in MESSAGE_KEYS:
-        said = value.get(key)
-        if isinstance(said, str) and said:
-            return said, _without_empty({**value, key: None})
+        if isinstance(said := rest.get(key), str):
+            return rest.pop(key), rest
         if isinstance(said, dict) and key in ("error", "detail"):
-            message, rest = _split_message(said)
+            message, inner = _split_message(said, status)
             if message:
-                return message, _without_empty({**value, key: rest})
-    return "", _without_empty(value)
-
-
-def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in fields.items() if item not in (None, "", [], {})}
+                return message, {name: item for name, item in (rest | {key: inner}).items() if item != {}}
+    return "", rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -713,18 +653,16 @@ class Call:
     answer: Answer
     redactor: Redactor
     started_at: datetime
-    finished_at: datetime
 
     def snapshot(self) -> RunSnapshot:
         received = read_body(self.answer, self.redactor)
-        if error := self._to_be_tried_again(received):
-            raise error
+        self._check_is_final(received)
         failure = self._failure()
         if failure and self.answer.carried_out:
-            failure = f"{_unended(failure)}. The request itself was carried out."
+            failure = f"{failure.removesuffix('.')}. The request itself was carried out."
         status, is_empty = self.answer.status, received.body is None and not self.answer.body.strip()
         headers = self._telling_headers(is_empty=is_empty)
-        output, note = _output(self.operation, received), received.note
+        output, note = self._output(received), received.note
         if is_empty and not (self.is_promised or self.operation.output):
             output = {"status": status, "headers": headers}
         elif headers or is_empty or status not in (200, 201):
@@ -744,16 +682,26 @@ class Call:
             output=None if failure else output,
             error=failure,
             content=None if failure or not content else content,
-            unread=None if failure else self._unread(received),
+            unread=None if failure else self._unread(received.objection),
             needs_operator=self.answer.status in REFUSED_CREDENTIALS,
             may_have_effect=bool(failure) and self._may_have_effect,
             started_at=self.started_at,
-            finished_at=self.finished_at,
+            finished_at=datetime.now(UTC),
             raw=self._raw(received),
         )
 
-    def _unread(self, received: Received) -> InvalidAnswer | None:
-        why = received.objection
+    def _output(self, received: Received) -> Any:
+        """Missing fields are left out; the output schema says whether they may be missing. What could not be
+        read has no fields."""
+        if not self.operation.output or received.objection:
+            return received.body
+        output = {}
+        for field, pointer in self.operation.output.items():
+            with suppress(LookupError):
+                output[field] = value_at(received.body, pointer)
+        return output
+
+    def _unread(self, why: str) -> InvalidAnswer | None:
         if self.answer.cut:
             why = f"the answer had not ended {self.answer.cut}; {len(self.answer.body):,} bytes had come"
             why += "" if self.operation.is_safe else ", and what was asked for may not be done yet"
@@ -774,18 +722,18 @@ class Call:
         own = {"Location": self.answer.url} if self.answer.carried_out else {}
         return own | dict(zip(names, shown, strict=False))
 
-    def _to_be_tried_again(self, received: Received) -> ConnectorError | None:
+    def _check_is_final(self, received: Received) -> None:
+        """Raises Unreachable for an answer to try again after, OutcomeUnknown for one that leaves it open."""
         if self.answer.carried_out:
-            return None
+            return
         status = self.answer.status
         wait = retry_after(self.answer.headers) if status in (429, 503) else None
         if status == 429 or (status == 503 and wait is not None):
-            return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
+            raise Unreachable(self._line(), retry_after=wait, details=self._raw(received))
         # A gateway has given up; the server behind it may still carry the request out.
         if status in (408, 502, 504) and not self.operation.is_safe:
-            reason = f"{_unended(self._line())}. The API may have carried it out."
-            return OutcomeUnknown(reason, details=self._raw(received))
-        return None
+            reason = f"{self._line().removesuffix('.')}. The API may have carried it out."
+            raise OutcomeUnknown(reason, details=self._raw(received))
 
     @property
     def _may_have_effect(self) -> bool:
@@ -805,7 +753,7 @@ class Call:
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
         if status in REFUSED_CREDENTIALS:
-            return f"{_unended(self._line())}. Check the source's credentials and their permissions."
+            return f"{self._line().removesuffix('.')}. Check the source's credentials and their permissions."
         if 200 <= status < 300 or status == 304:
             return ""
         return self._line()
@@ -813,14 +761,13 @@ class Call:
     def _line(self) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
         status, body = self.answer.status, self.answer.body
-        line = f"{self._place()}: the API answered {status_line(status)}"
-        # Redacted before it is cut, so that no half of a secret remains.
+        place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
         if 400 <= status < 500:
             said = complaint_of(status, body, self.redactor)
-        else:
-            place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
+        else:  # Redacted before it is cut, so that no half of a secret remains.
             said = self.redactor.text(place) or words_of(body, self.redactor)
             said = shorten(printable(said), WORDS_LIMIT)
+        line = f"{self._place()}: the API answered {status_line(status)}"
         return f"{line}: {said}" if said and not is_phrase(said, status) else line
 
     def _place(self) -> str:
@@ -842,22 +789,3 @@ class Call:
             execution_time_ms=round(self.answer.seconds * 1000, 3),
         )
         return {"request": self.spec.model_dump(mode="json"), "response": response.model_dump(mode="json")}
-
-
-def _unended(sentence: str) -> str:
-    """Some APIs end their message with a full stop."""
-    return sentence.removesuffix(".")
-
-
-def _output(operation: HttpOperation, received: Received) -> Any:
-    """Missing fields are left out; the output schema says whether they may be missing. What could not be
-    read has no fields."""
-    if not operation.output or received.objection:
-        return received.body
-    output = {}
-    for field, pointer in operation.output.items():
-        try:
-            output[field] = value_at(received.body, pointer)
-        except LookupError:
-            continue
-    return output

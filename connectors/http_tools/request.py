@@ -1,15 +1,13 @@
 """Building a tool's request from its arguments, and comparing it with another request."""
 
 import base64
-import binascii
 import json
 import mimetypes
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlencode
 
@@ -35,8 +33,6 @@ from connectors.network.redaction import printable, shorten
 MAX_FILE_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
-BINARY = "application/octet-stream"
-TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 COOKIE = "Cookie"
 ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
@@ -53,6 +49,15 @@ Part = tuple[str, str]  # A place in a request and the name there; in a JSON bod
 
 class NoText(ValueError):
     """Why a value cannot be text: `is an object`."""
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raises Rejected in place of NoText."""
+    try:
+        yield
+    except NoText as error:
+        raise Rejected(f"{what} {error}. Nothing was sent.") from None
 
 
 def text_of(value: Scalar) -> str:
@@ -95,14 +100,17 @@ def joined(items: Iterable[Scalar], separator: str = ",") -> str:
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
     """The request without credentials. Raises Rejected for unknown arguments. A null that its place cannot
-    express counts as an omitted argument."""
+    express counts as an omitted argument, for which models write it."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool does not accept {', '.join(strangers)[:300]}. Nothing was sent.")
     if None in arguments.values():
         arguments = {
             name: value
             for name, value in arguments.items()
-            if value is not None or _takes_null(operation, name)
+            if value is not None
+            or name in operation.required  # Refused later
+            or (place := operation.arguments[name]).as_json
+            or (place.place == "body" and operation.body_format == "json")
         }
     try:
         return HTTPRequestSpec(
@@ -116,14 +124,6 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
         raise Rejected("The arguments make the URL too long. Nothing was sent.") from None
 
 
-def _takes_null(operation: HttpOperation, argument: str) -> bool:
-    """Models write null for omitted arguments; a required null is refused later."""
-    if argument in operation.required:
-        return True
-    place = operation.arguments[argument]
-    return place.as_json or (place.place == "body" and operation.body_format == "json")
-
-
 def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     if not operation.by_place["path"]:
         return operation.path
@@ -133,7 +133,7 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     for argument, place in operation.by_place["path"]:
         if argument not in given:
             raise Rejected(f"{argument} is required, because it is part of the URL. Nothing was sent.")
-        texts[place.name] = _one_text(argument, place, given[argument])
+        texts[place.name] = _text(argument, place, given[argument])
         slashes |= {place.name} if place.slashes else set()
     return fill_template(operation.path, texts, with_slashes=frozenset(slashes))
 
@@ -141,17 +141,14 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
 def _headers(operation: HttpOperation, arguments: dict[str, Any], body: dict[str, Any]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in operation.constant_values["header"].items():
-        if not isinstance(scalar := scalars_of(value), list):
-            headers[name] = text_of(scalar)
+        headers[name] = text_of(value)
     for argument, place in operation.by_place["header"]:
         if place.media_types:
             headers[place.name] = _media_type(argument, place, arguments, body.get("body"))
         elif argument in arguments:
-            headers[place.name] = text = _one_text(argument, place, arguments[argument])
-            if why := objection_to_value(text):
-                raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
+            headers[place.name] = _text(argument, place, arguments[argument])
     if cookies := [
-        f"{place.name}={_cookie_text(argument, arguments[argument])}"
+        f"{place.name}={_text(argument, place, arguments[argument])}"
         for argument, place in operation.by_place["cookie"]
         if argument in arguments
     ]:
@@ -167,14 +164,20 @@ def _media_type(argument: str, place: ArgumentPlace, arguments: dict[str, Any], 
     return str(chosen)
 
 
-def _cookie_text(argument: str, value: Any) -> str:
-    try:
-        text = text_of(scalar_of(value))
-    except NoText as error:
-        raise _inexpressible(argument, error) from None
-    if why := objection_to_cookie(text):
-        raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
-    return text
+def _text(argument: str, place: ArgumentPlace, value: Any) -> str:
+    """For the path, a header or a cookie."""
+    with _naming(f"The value of {argument}"):
+        if place.as_json:
+            # Headers are limited to ASCII, and elsewhere escapes mean the same.
+            text = written_json(value, ascii_only=True)
+        elif isinstance(value, list) and place.place != "cookie":
+            text = joined([scalar_of(item) for item in value])
+        else:
+            text = text_of(scalar_of(value))
+        objection_to = {"header": objection_to_value, "cookie": objection_to_cookie}.get(place.place)
+        if objection_to and (why := objection_to(text)):
+            raise NoText(why)
+        return text
 
 
 def cookie_names(spec: HTTPRequestSpec) -> set[str]:
@@ -210,48 +213,27 @@ def _entries(operation: HttpOperation, argument: str, value: Any) -> dict[str, S
     for name in value:
         if (other := others.get(name) or others.get(name.partition("[")[0])) is not None:
             raise Rejected(f"{argument} sets {name}; use the argument {other} for that. Nothing was sent.")
-    try:
+    with _naming(f"The value of an entry of {argument}"):
         return {name: scalars_of(one) for name, one in value.items()}
-    except NoText as error:
-        raise _inexpressible(f"an entry of {argument}", error) from None
 
 
 def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, Scalar | list[Scalar]]:
     found: dict[str, list[Scalar]] = {}
-    try:
+    with _naming(f"The value of {argument}"):
         for name, text in _form_pairs(place.name, value):
             found.setdefault(name, []).append(text)
-    except NoText as error:
-        raise _inexpressible(argument, error) from None
     return {**found}
 
 
 def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
     if place.as_json:
         return written_json(value)
-    try:
+    with _naming(f"The value of {argument}"):
         scalars = scalars_of(value)
         # An empty list is never sent as a parameter.
         if isinstance(scalars, list) and scalars and not place.explode:
             return joined(scalars, place.separator)
         return scalars
-    except NoText as error:
-        raise _inexpressible(argument, error) from None
-
-
-def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
-    if place.as_json:
-        # Headers are limited to ASCII, and elsewhere escapes mean the same.
-        return written_json(value, ascii_only=True)
-    try:
-        scalars = scalars_of(value)
-        return joined(scalars) if isinstance(scalars, list) else text_of(scalars)
-    except NoText as error:
-        raise _inexpressible(argument, error) from None
-
-
-def _inexpressible(argument: str, error: NoText) -> Rejected:
-    return Rejected(f"The value of {argument} {error}. Nothing was sent.")
 
 
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -303,30 +285,37 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
         steps[0]: place for _, place in operation.by_place["body"] if len(steps := steps_of(place.name)) == 1
     }
     whole = next((place for _, place in operation.by_place["body"] if not place.name), None)
-    try:
-        parts = [
-            part
-            for name, value in body.items()
-            for part in _multipart_parts(name, value, places.get(name, whole))
-        ]
-    except NoText as error:
-        raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
-    content = b"".join([*(f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts)])
+    content = bytearray()
+    with _naming("A field of the form"):
+        for name, value in body.items():
+            place = places.get(name, whole) or ArgumentPlace(place="body")
+            for item in value if isinstance(value, list) and not place.as_json else [value]:
+                media_type, filename = place.media_type, ""
+                if place.file:
+                    if not isinstance(item, str):
+                        raise NoText("is a file, so it must be text or a data: URI")
+                    file = read_file(item, field=name, media_type=media_type)
+                    part, media_type = file.content, file.media_type
+                    filename = f'; filename="{_escaped(file.name)}"'
+                elif place.as_json or isinstance(item, dict | list):
+                    text = str(item) if place.as_json else written_json(item)
+                    part, media_type = text.encode("utf-8", "replace"), media_type or JSON
+                else:
+                    part = text_of(scalar_of(item)).encode("utf-8", "replace")
+                head = (
+                    f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"{filename}\r\n'
+                )
+                head += f"Content-Type: {media_type}\r\n" if media_type else ""
+                content += f"{head}\r\n".encode() + part + b"\r\n"
     content += f"--{boundary}--\r\n".encode()
-    return _within_limit(content), boundary
-
-
-def _within_limit(content: bytes) -> bytes:
-    if len(content) > MAX_FILE_BYTES:
-        raise Rejected(f"The files are larger than {MAX_FILE_BYTES:,} bytes in total. Nothing was sent.")
-    return content
+    return bytes(content), boundary
 
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
     """The content of a `data:` URI or text. Raises Rejected for an unreadable URI.
     `data:image/png;name=cat.png;base64,...`: some APIs need the name."""
     if not text.startswith("data:"):
-        return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
+        return _named(text.encode("utf-8", "replace"), media_type or "text/plain; charset=utf-8", "", field)
     found = DATA_URI.fullmatch(text)
     if found is None:
         raise Rejected(f"{field} is not a valid data: URI: the data must follow a comma. Nothing was sent.")
@@ -334,18 +323,16 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
     is_base64 = last.strip().lower() == "base64"
     named = [one.partition("=") for one in (parameters if is_base64 else [*parameters, last])]
     given = {name.strip().lower(): unquote(value) for name, _, value in named}
-    content = _decoded(found["data"], field) if is_base64 else unquote_to_bytes(found["data"])
+    content = unquote_to_bytes(found["data"].encode("utf-8", "replace"))
+    if is_base64:
+        try:
+            content = base64.b64decode(b"".join(content.split()), validate=True)
+        except ValueError:
+            raise Rejected(f"The base64 of {field} is not valid. Nothing was sent.") from None
     said = found["type"].strip()
     charset = f"; charset={given['charset']}" if said and given.get("charset") else ""
     name = given.get("name") or given.get("filename") or ""
-    return _named(content, f"{said}{charset}" or media_type or BINARY, name, field)
-
-
-def _decoded(text: str, field: str) -> bytes:
-    try:
-        return base64.b64decode("".join(unquote(text).split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise Rejected(f"The base64 of {field} is not valid. Nothing was sent.") from None
+    return _named(content, f"{said}{charset}" or media_type or "application/octet-stream", name, field)
 
 
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
@@ -358,33 +345,6 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     return File(content=content, media_type=media_type, name=plain)
 
 
-def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    place = place or ArgumentPlace(place="body")
-    if place.as_json:
-        content = str(value).encode("utf-8", "replace")
-        yield _part(name, content, media_type=place.media_type or JSON)
-        return
-    for item in value if isinstance(value, list) else [value]:
-        if place.file:
-            if not isinstance(item, str):
-                raise NoText("is a file, so it must be text or a data: URI")
-            file = read_file(item, field=name, media_type=place.media_type)
-            yield _part(name, file.content, media_type=file.media_type, filename=file.name)
-        elif isinstance(item, dict | list):
-            yield _part(name, written_json(item).encode(), media_type=place.media_type or JSON)
-        else:
-            content = text_of(scalar_of(item)).encode("utf-8", "replace")
-            yield _part(name, content, media_type=place.media_type)
-
-
-def _part(name: str, content: bytes, *, media_type: str, filename: str = "") -> bytes:
-    disposition = f'Content-Disposition: form-data; name="{_escaped(name)}"'
-    if filename:
-        disposition += f'; filename="{_escaped(filename)}"'
-    kind = f"Content-Type: {media_type}\r\n" if media_type else ""
-    return f"{disposition}\r\n{kind}\r\n".encode() + content
-
-
 def _escaped(name: str) -> str:
     """As browsers do (WHATWG, HTML 4.10.21.8)."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
@@ -394,19 +354,12 @@ def headers_of(
     operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
 ) -> dict[str, str]:
     """All headers but credentials, by lower-case name. `content_type`: empty without a body."""
-    usual = {"accept": ACCEPT}
-    if content_type:
-        usual["content-type"] = content_type
-    if operation.idempotency_header:
-        usual[operation.idempotency_header.lower()] = key
-    for name, value in spec.headers.items():
-        usual[name.lower()] = value
-    return usual
+    usual = {"accept": ACCEPT, "content-type": content_type, operation.idempotency_header.lower(): key}
+    usual = {name: value for name, value in usual.items() if name and value}
+    return usual | {name.lower(): value for name, value in spec.headers.items()}
 
 
 def query_of(spec: HTTPRequestSpec) -> list[Pair]:
-    if not spec.query_params:
-        return []
     return [
         (name, text_of(value))
         for name, said in spec.query_params.items()
@@ -418,33 +371,35 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
     """The body's bytes and media type; None and empty without a body. Raises Rejected."""
     if "body" not in spec.model_fields_set:
         return None, ""
-    if operation.body_format == "raw":
-        argument, place = operation.by_place["body"][0]
-        if not isinstance(spec.body, str):
-            raise Rejected(f"The value of {argument} must be text or a data: URI. Nothing was sent.")
-        file = read_file(spec.body, field=argument, media_type=place.media_type)
-        return _within_limit(file.content), file.media_type
-    media_type = MEDIA_TYPES[operation.body_format]
+    media_type = MEDIA_TYPES.get(operation.body_format, "")
     match operation.body_format:
+        case "json":
+            is_lines = any(place.lines for _, place in operation.by_place["body"])
+            items = spec.body if is_lines and isinstance(spec.body, list) else [spec.body]
+            end = "\n" if is_lines else ""
+            return "".join([f"{written_json(item)}{end}" for item in items]).encode(), media_type
         case "form":
             return urlencode(form_pairs(spec.body)).encode("ascii"), media_type
         case "multipart":
             content, boundary = write_multipart(operation, spec.body)
-            return content, f"{media_type}; boundary={boundary}"
-    if any(place.lines for _, place in operation.by_place["body"]):
-        items = spec.body if isinstance(spec.body, list) else [spec.body]
-        return "".join([f"{written_json(item)}\n" for item in items]).encode(), media_type
-    return written_json(spec.body).encode(), media_type
+            media_type += f"; boundary={boundary}"
+        case _:
+            argument, place = operation.by_place["body"][0]
+            if not isinstance(spec.body, str):
+                raise Rejected(f"The value of {argument} must be text or a data: URI. Nothing was sent.")
+            file = read_file(spec.body, field=argument, media_type=place.media_type)
+            content, media_type = file.content, file.media_type
+    if len(content) > MAX_FILE_BYTES:
+        raise Rejected(f"The files are larger than {MAX_FILE_BYTES:,} bytes in total. Nothing was sent.")
+    return content, media_type
 
 
 def form_pairs(body: Any) -> list[Pair]:
     """`{"a": {"b": 1}, "c": [2, 3]}` as a[b]=1, c=2, c=3. Raises Rejected for what a form cannot express."""
     if not isinstance(body, dict):
         raise Rejected("The body is a form, so it must be an object. Nothing was sent.")
-    try:
+    with _naming("A field of the form"):
         return [pair for name, value in body.items() for pair in _form_pairs(name, value)]
-    except NoText as error:
-        raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
 
 
 def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
@@ -517,13 +472,10 @@ def _query_parts(pairs: Iterable[Pair], operation: HttpOperation) -> Iterable[Pa
     for name, text in pairs:
         is_whole = name in bracketed and text[:1] in ("{", "[")
         flat += _form_pairs(name, parse_json(text.encode())) if is_whole else [(name, text)]
-    separators = {name: place.separator for name, place in places.items() if not place.explode}
-    return _texts_by_name(flat, separators)
+    return _texts_by_name(flat, places)
 
 
-def _texts_by_name(
-    pairs: Iterable[Pair], separators: Mapping[str, str] = MappingProxyType({})
-) -> Iterable[Pair]:
+def _texts_by_name(pairs: Iterable[Pair], places: Mapping[str, ArgumentPlace]) -> Iterable[Pair]:
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         plain = text
@@ -531,7 +483,10 @@ def _texts_by_name(
         with suppress(UnreadableJSON):
             plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
         found.setdefault(name, []).append(plain)
-    return ((name, separators.get(name, ",").join(texts)) for name, texts in found.items())
+    return (
+        (name, (places[name].separator if name in places else ",").join(texts))
+        for name, texts in found.items()
+    )
 
 
 def _header_parts(
@@ -550,12 +505,10 @@ def _is_usual(name: str, value: str, operation: HttpOperation, built: HTTPReques
         return media_types_in(value) <= media_types_in(f"{ACCEPT},*/*")
     if name != "content-type":
         return False
-    if operation.body_format == "raw":
-        # The tool or the file says it.
+    usual = MEDIA_TYPES.get(operation.body_format)
+    if usual is None:  # The tool or the file says it.
         headers = headers_of(operation, built, key="", content_type=content_of(operation, built)[1])
         usual = headers.get("content-type", "")
-    else:
-        usual = MEDIA_TYPES[operation.body_format]
     return media_types_in(value) <= media_types_in(usual)
 
 
@@ -566,14 +519,12 @@ def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tup
     # Models also write bodies as strings.
     if isinstance(body, str) and not isinstance(built, str):
         if is_form and body[:1] != "{":
-            return _texts_by_name(parse_qsl(body, keep_blank_values=True))
+            return _texts_by_name(parse_qsl(body, keep_blank_values=True), {})
         body = parse_json(body.encode())
-    separators = {
-        steps_of(place.name)[0]: place.separator
-        for _, place in operation.by_place["body"]
-        if place.name and not place.explode
-    }
-    return _texts_by_name(form_pairs(body), separators) if is_form else _leaves(body, "")
+    if not is_form:
+        return _leaves(body, "")
+    places = {steps_of(place.name)[0]: place for _, place in operation.by_place["body"] if place.name}
+    return _texts_by_name(form_pairs(body), places)
 
 
 def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:

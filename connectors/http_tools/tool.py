@@ -191,11 +191,18 @@ class _Declaration(BaseModel):
     )
 
 
-class NoAuthentication(_Declaration):
+class _Authentication(_Declaration):
+    @property
+    def secret(self) -> str:
+        """The name of the field with the secret; empty without one."""
+        return next((name for name, value in self if isinstance(value, SecretStr)), "")
+
+
+class NoAuthentication(_Authentication):
     type: Literal["none"] = "none"
 
 
-class ApiKey(_Declaration):
+class ApiKey(_Authentication):
     """A key in a header, in the query or in a cookie."""
 
     type: Literal["api_key"]
@@ -206,14 +213,14 @@ class ApiKey(_Declaration):
     key: HeaderSecret = SecretStr("")
 
 
-class Bearer(_Declaration):
+class Bearer(_Authentication):
     """`Authorization: Bearer <token>`."""
 
     type: Literal["bearer"]
     token: HeaderSecret = SecretStr("")
 
 
-class Basic(_Declaration):
+class Basic(_Authentication):
     """`Authorization: Basic ...`."""
 
     type: Literal["basic"]
@@ -221,7 +228,7 @@ class Basic(_Declaration):
     password: SecretStr = SecretStr("")
 
 
-class OAuthClientCredentials(_Declaration):
+class OAuthClientCredentials(_Authentication):
     """A token that the product requests and renews."""
 
     type: Literal["oauth_client_credentials"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
+from rest_framework import serializers
 
 from catalogue.exposure import Visibility
 from catalogue.history import command
@@ -11,9 +12,10 @@ from catalogue.imports import openapi
 from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
 from catalogue.naming import listed
 from catalogue.reconciliation import Change
+from catalogue.rest.imports import NewOpenApiImportSerializer, OpenApiImportSerializer
 from connectors.http_tools.openapi.document import MAX_BYTES
 
-SWITCHES = ("deprecated", "expose", "prune", "dry_run")
+OPTIONS = ("source", "base_url", "only", "tags", "deprecated", "expose", "prune", "dry_run")
 SHOWN = 3  # Entries per group, unless -v 2
 
 
@@ -25,26 +27,15 @@ class Command(ImportCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="the document; everything in one file")
-        parser.add_argument(
-            "--source",
-            default="",
-            metavar="NAME",
-            help="of the kind http, created if need be; called by the API's host if left out",
-        )
-        parser.add_argument(
-            "--base-url", default="", metavar="URL", help="instead of the document's first server"
-        )
-        only = 'operations by id, path or both, such as "issues/*", "/repos/*" or "GET /repos/*"'
-        tag = "operations with one of these tags"
-        for option, what, told in (("--only", "PATTERN", only), ("--tag", "TAG", tag)):
-            parser.add_argument(option, nargs="+", action="extend", default=[], metavar=what, help=told)
-        parser.add_argument(
-            "--deprecated", action="store_true", help="also operations that the document calls deprecated"
-        )
-        parser.add_argument("--expose", action="store_true", help="enable new tools at once")
-        parser.add_argument(
-            "--prune", action="store_true", help="remove the source's tools that this import does not contain"
-        )
+        fields = NewOpenApiImportSerializer().fields
+        for name in OPTIONS:
+            way: dict[str, Any] = {"default": ""}
+            if isinstance(fields[name], serializers.BooleanField):
+                way = {"action": "store_true"}
+            elif isinstance(fields[name], serializers.ListField):
+                way = {"nargs": "+", "action": "extend", "default": []}
+            option = "--tag" if name == "tags" else f"--{name.replace('_', '-')}"
+            parser.add_argument(option, dest=name, help=str(fields[name].help_text), **way)
         parser.add_argument(
             "--config",
             type=json_object,
@@ -53,7 +44,6 @@ class Command(ImportCommand):
             help="further settings of a new source, such as username",
         )
         add_secret_options(parser)
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
         parser.add_argument("--json", action="store_true", help="print the whole outcome as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -61,15 +51,12 @@ class Command(ImportCommand):
             content=self.read(options["file"], MAX_BYTES),
             settings=options["config"],
             secrets=read_secrets(options),
-            tags=options["tag"],
             by=command("import_openapi"),
-            **{name: options[name] for name in ("source", "base_url", "only", *SWITCHES)},
+            **{name: options[name] for name in OPTIONS},
         )
         with self.refusals_as_errors():
             outcome = openapi.import_document(request)
         if options["json"]:
-            from catalogue.rest.imports import OpenApiImportSerializer
-
             self.stdout.write(json.dumps(OpenApiImportSerializer(outcome).data, indent=2))
         else:
             for line in report_lines(outcome, all_names=options["verbosity"] > 1):
