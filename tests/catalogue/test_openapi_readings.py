@@ -142,6 +142,8 @@ def closed(some: random.Random) -> Case:
         ({"allOf": [fields(**{a: TEXT})], "additionalProperties": False}, [{a: "x"}, {}], [both]),
         ({"allOf": [fields(**{a: TEXT}), {"additionalProperties": False}]}, [{a: "x"}], [both]),
         ({"allOf": [part, {"description": "More of it."}]}, [{a: "x"}], [both]),
+        ({"allOf": [fields(**{a: TEXT}), fields(**{b: WHOLE}) | {"maxProperties": 1}]}, [both], [{b: "x"}]),
+        ({"allOf": [fields(**{a: TEXT}), {"maxProperties": 1}]}, [{a: "x"}], [both]),
         ({"allOf": [part, {"required": [a]}]}, [{a: "x"}], [both, {}]),
     ])  # fmt: skip
 
@@ -378,7 +380,7 @@ def test_a_schema_shows_each_value_once_and_nothing_that_contradicts_it(schema, 
         ({"$dynamicRef": "#other"}, "any value is accepted"),
         (
             {"allOf": [fields(a=TEXT) | {"additionalProperties": False}, fields(b=TEXT)]},
-            "A closed part of",
+            "A closed or limited part of",
         ),
     ],
 )
@@ -440,6 +442,15 @@ def test_a_body_of_a_base_has_the_fields_of_its_subtypes(schema, discriminator):
         assert made["required"] == ["kind"]
         assert made["properties"]["side"]["description"] == "Of Square, Cube. In mm."
         assert made["properties"]["radius"] == {"description": "Of Circle.", "type": "number"}
+
+
+def test_a_field_that_only_the_discriminator_names_can_be_given():
+    """C1.4: it tells the subtypes apart."""
+    schemas = shapes("species") | {"Shape": {"type": "object", "discriminator": "species", "properties": {}}}
+    made = offered(with_shapes({"$ref": f"{REF}Shape"}, schemas))
+    square = {"species": "Square", "side": 1}
+    assert check_arguments(made, square) == CheckedArguments(square)
+    assert made["properties"]["species"] == TEXT
 
 
 @pytest.mark.parametrize("mapping", [{}, {"mapping": {"square": f"{REF}Square", "cube": "Cube"}}])

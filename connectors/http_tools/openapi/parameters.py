@@ -532,7 +532,13 @@ class Fields:
         ):
             return False
         is_alone = self.is_subtype or self.document.is_own_base(pointer, reference)
-        return is_alone or self._take_subtypes(self.document.subtypes_of(pointer))
+        subtypes = [] if is_alone else self.document.subtypes_of(pointer)
+        named = schema.get("discriminator")
+        name = as_object(named).get("propertyName") if isinstance(named, dict) else named
+        # Some documents have the field that tells subtypes apart only there.
+        if subtypes and isinstance(name, str) and name not in self.left_out:
+            self.fields.setdefault(name, Field(name, schemas=[({"type": "string"}, pointer)]))
+        return self._take_subtypes(subtypes)
 
     def _take_subtypes(self, subtypes: Iterable[str]) -> bool:
         """Adds their fields, which are optional and say whose they are."""

@@ -54,6 +54,7 @@ BOUNDS = frozenset(
 )
 KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "required", "deprecated"}
 """Keywords kept as they are; all others are dropped."""
+KEPT_IN_PARTS = KEPT - {"maxProperties"}  # Meant to count the fields of the part alone
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
 RANGES = (
@@ -272,9 +273,10 @@ def _keywords(
     schema: dict[str, Any] = {}
     has_closed_part = not is_part and _has_a_closed_part(raw, reading)
     is_open = is_part or has_closed_part
+    kept = KEPT_IN_PARTS if is_part and "properties" in raw else KEPT
     for key, value in raw.items():
         at = f"{pointer}/{key}"
-        if key in KEPT:
+        if key in kept:
             schema[key] = spelt_out(value) if key == "type" else value
         elif key in NAMED:
             schema[key] = {
@@ -293,7 +295,9 @@ def _keywords(
     if has_closed_part:
         is_closed = _is_closed(reading.document, raw, ("allOf",))
         schema |= {"unevaluatedProperties": False} if is_closed else {}
-        reading.tell("A closed part of {} has further fields beside it; both are accepted.", pointer)
+        reading.tell(
+            "A closed or limited part of {} has further fields beside it; both are accepted.", pointer
+        )
     _take_conditions(schema, raw, pointer, reading, depth)
     schema = _with_items(_with_known_type(schema, raw, reading))
     if not MENDED.isdisjoint(raw):
@@ -324,7 +328,8 @@ def _take_conditions(
 
 
 def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
-    """Whether several parts describe the fields of one object, and one of them refuses all others."""
+    """Whether several parts describe the fields of one object, and one of them refuses all others, or limits
+    how many there are."""
     if reading.direction == "response" or raw.keys().isdisjoint(COMPOSITIONS):
         return False
     parts = [one for one, _ in parts_of(raw, "allOf", "")]
@@ -332,8 +337,9 @@ def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
     parts.append({key: raw[key] for key in ("properties", CLOSINGS[0]) if key in raw})
     describing, closed = 0, 0
     for part in parts if len(parts) > 2 or parts[-1] else ():
-        is_closed = _is_closed(reading.document, part, COMPOSITIONS)
-        inner = reading.document.for_the_same_value(part, COMPOSITIONS)
+        inner = list(reading.document.for_the_same_value(part, COMPOSITIONS))
+        is_limited = any({"properties", "maxProperties"} <= one.keys() for one in inner)
+        is_closed = is_limited or _is_closed(reading.document, part, COMPOSITIONS)
         describing += is_closed or any("properties" in one for one in inner)
         closed += is_closed
     return closed > 0 and describing > 1
