@@ -22,8 +22,6 @@ LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
-BLANK_LINES = re.compile(r"\n\s*\n\s*")
-SPACES = re.compile(r"[ \t]+")
 MAX_BYTES = 40_000_000
 MAX_YAML_BYTES = 8_000_000  # YAML takes about ten times as long as JSON
 MAX_DEPTH = 100
@@ -66,10 +64,6 @@ class MissingTarget(NoTool):
         super().__init__(reason, pointer)
         self.target = target  # As a JSON Pointer
 
-    @property
-    def note(self) -> str:
-        return note_on_missing(self.target)
-
 
 def note_on_missing(target: str) -> str:
     return f"{quoted(f'#{target}')} does not exist; any value is accepted in its place."
@@ -100,9 +94,9 @@ def plain_text(value: Any, longest: int) -> str:
     if "<" in text or "](" in text:
         text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
     if "  " in text or "\t" in text:
-        text = SPACES.sub(" ", text)
+        text = re.sub(r"[ \t]+", " ", text)
     if text.count("\n") > 1:
-        text = BLANK_LINES.sub("\n\n", text)
+        text = re.sub(r"\n\s*\n\s*", "\n\n", text)
     text = text.strip()
     if len(text) <= longest:
         return text
@@ -153,20 +147,6 @@ def read_text(content: bytes) -> Any:
         raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _read_json(content)
-    return _read_yaml(content)
-
-
-def _read_json(content: bytes) -> Any:
-    # An upper bound: every value but the first follows one of these.
-    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
-        raise UnusableDocument(TOO_MANY)
-    try:
-        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
-    except UnreadableJSON as error:
-        raise UnusableDocument(str(error)) from None
-
-
-def _read_yaml(content: bytes) -> Any:
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
             f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
@@ -178,6 +158,16 @@ def _read_yaml(content: bytes) -> Any:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
+
+
+def _read_json(content: bytes) -> Any:
+    # An upper bound: every value but the first follows one of these.
+    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
+        raise UnusableDocument(TOO_MANY)
+    try:
+        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
+    except UnreadableJSON as error:
+        raise UnusableDocument(str(error)) from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -251,7 +241,7 @@ class Document:
             try:
                 self.object_at(value, pointer)
             except MissingTarget as missing:
-                notes.append(missing.note)
+                notes.append(note_on_missing(missing.target))
                 return {}
         return value
 
