@@ -218,8 +218,6 @@ BADGES = {
     Change.UPDATED: "info",
     Change.RETURNED: "success",
     Change.REMOVED: "danger",
-    Change.KEPT: "",
-    Change.UNCHANGED: "",
 }
 WORDS = {Change.REMOVED: "removed (not in the file)", Change.KEPT: "kept from an earlier file"}
 SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
@@ -280,7 +278,7 @@ class TemporalImportPage(SourceImportPage):
 
     def plan_context(self, plan: TemporalImport) -> dict[str, Any]:
         rows = (
-            [chip(name), badge(WORDS.get(change, change.value), BADGES[change])]
+            [chip(name), badge(WORDS.get(change, change.value), BADGES.get(change, ""))]
             for name, change in plan.changes.items()
         )
         return {

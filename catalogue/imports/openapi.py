@@ -288,9 +288,6 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
     return changes
 
 
-QUOTED = re.compile(r'"[^"]*"')
-
-
 def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
     """The tools' ids by the first tag of their operations, in the document's order."""
     groups: dict[str, list[str]] = {}
@@ -312,12 +309,12 @@ def group_refusals(refused: list[RefusedOperation]) -> list[tuple[str, list[Refu
     """Those refused for reasons that differ in names only. Largest group first."""
     groups: dict[str, list[RefusedOperation]] = {}
     for one in refused:
-        groups.setdefault(QUOTED.sub('"..."', one.reason), []).append(one)
-    by_size = sorted(groups.items(), key=lambda group: -len(group[1]))
-    return [
+        groups.setdefault(re.sub(r'"[^"]*"', '"..."', one.reason), []).append(one)
+    found = [
         (kind if len({one.reason for one in alike}) > 1 else alike[0].reason, alike)
-        for kind, alike in by_size
+        for kind, alike in groups.items()
     ]
+    return sorted(found, key=lambda group: -len(group[1]))
 
 
 def group_notes(outcome: OpenApiImport) -> list[tuple[str, list[ImportedTool]]]:

@@ -11,7 +11,7 @@ import pydantic
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
@@ -35,6 +35,7 @@ from connectors.http_tools.tool import (
     SETTINGS,
     Authentication,
     Connection,
+    Declaration,
     InvalidTool,
     ToolConfig,
     ToolProblem,
@@ -47,13 +48,8 @@ SHOWN_STEP = 100
 MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
-class ToolSubmission(BaseModel):
+class ToolSubmission(Declaration):
     """Tools, and what to do with them."""
-
-    # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     tools: list[ToolConfig] = Field(min_length=1, max_length=MOST_TOOLS)
     source: str | None = Field(default=None, min_length=1, max_length=64)

@@ -120,10 +120,6 @@ class Ambiguous(dict[str, Any]):
         self._pairs = pairs
         self._times = Counter(key for key, _ in pairs)
 
-    @property
-    def key(self) -> str:
-        return next(key for key in self if self.repeats(key))
-
     def repeats(self, key: str) -> bool:
         return self._times[key] > 1
 
@@ -137,7 +133,8 @@ def checked_object(value: Any, pointer: str, required: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NoTool(f"{required} is required here.", pointer)
     if isinstance(value, Ambiguous):
-        raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
+        repeated = next(filter(value.repeats, value))
+        raise NoTool(f"The key {quoted(repeated)} occurs twice in one object.", pointer)
     return value
 
 
@@ -194,12 +191,18 @@ class Document:
             )
         if SWAGGER_2.fullmatch(str(value.get("swagger", ""))) and "openapi" not in value:
             value = openapi_of(value, object_of=_object_of)
-        return cls(value, _minor_version(value))
-
-    @property
-    def title(self) -> str:
-        title = as_object(self.value.get("info")).get("title")
-        return title if isinstance(title, str) else ""
+        elif "swagger" in value and "openapi" not in value:
+            raise UnusableDocument(
+                f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI "
+                "3 first."
+            )
+        found = VERSION.match(str(value.get("openapi", "")))
+        if found is None:
+            raise UnusableDocument(
+                "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a "
+                'version such as 3.1.0, or the key swagger with "2.0".'
+            )
+        return cls(value, minor=int(found[1] or 0))
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
@@ -228,12 +231,6 @@ class Document:
                 return items
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
-
-    def requires(self, raw: Any, pointer: str) -> bool:
-        """Whether the body at `pointer` cannot be left out."""
-        with suppress(NoTool):
-            return self.object_at(raw, pointer)[0].get("required") is True
-        return False
 
     def object_or_nothing(self, value: Any, pointer: str, notes: list[str]) -> Any:
         """The value; {} with a note if it is a reference to nothing. Raises NoTool."""
@@ -336,21 +333,6 @@ def mapping_of(schema: dict[str, Any]) -> dict[str, str]:
     """References by the discriminator's values, of which some documents only give the name."""
     mapping = as_object(as_object(schema.get("discriminator")).get("mapping")).items()
     return {key: str(one) if "/" in str(one) else f"#/components/schemas/{one}" for key, one in mapping}
-
-
-def _minor_version(value: dict[str, Any]) -> int:
-    if "swagger" in value and "openapi" not in value:
-        raise UnusableDocument(
-            f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI 3 "
-            "first."
-        )
-    found = VERSION.match(str(value.get("openapi", "")))
-    if found is None:
-        raise UnusableDocument(
-            "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a version "
-            'such as 3.1.0, or the key swagger with "2.0".'
-        )
-    return int(found[1] or 0)
 
 
 def base_url_of(document: Document, given: str) -> str:

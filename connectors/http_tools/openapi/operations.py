@@ -370,7 +370,8 @@ class _Reader:
         description = description_of(
             operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
         )
-        api = plain_text(self.document.title, 80) or urlsplit(self.base_url).hostname or ""
+        title = as_object(self.document.value.get("info")).get("title")
+        api = plain_text(title, 80) or urlsplit(self.base_url).hostname or ""
         is_shared = self.descriptions[_words_of(operation)] > 1 and call not in description
         said = [api] if api.casefold() not in description.casefold() else []
         said += [call] if is_shared else []
@@ -380,9 +381,11 @@ class _Reader:
         if "requestBody" not in operation.raw:
             return Body()
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
-        # Few servers read the body of a GET request; some require one, such as Elasticsearch.
-        is_needed = operation.method == "GET" and self.document.requires(raw, at)
-        is_sent = is_needed or operation.method not in SAFE_METHODS
+        is_sent = operation.method not in SAFE_METHODS
+        if operation.method == "GET":
+            # Few servers read the body of a GET request; some require one, such as Elasticsearch.
+            with suppress(NoTool):
+                is_sent = self.document.object_at(raw, at)[0].get("required") is True
         bodies = Bodies(self.document, self.inputs, notes if is_sent else [])
         if is_sent:
             body = bodies.body(raw, at)
