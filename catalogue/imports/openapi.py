@@ -144,10 +144,9 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
                 found.refused.append(refusal_of(tool.operation, " ".join(messages)))
         characters = 0  # An estimate
         for layer in layers.values():
-            shown = {"name": layer["name"], "title": layer["upstream_title"]}
-            shown |= {"description": layer["description"]}
-            shown |= {"inputSchema": serve_reduced(layer["input_schema"])}
-            characters += len(write_json(shown))
+            schema = serve_reduced(layer["input_schema"])
+            shown = {"name": layer["name"], "title": layer["upstream_title"], "inputSchema": schema}
+            characters += len(write_json(shown | {"description": layer["description"]}))
         outcome = OpenApiImport(
             source=target.name,
             is_new=target.key is None and bool(layers),

@@ -43,7 +43,6 @@ from connectors.http_tools.tool import (
     path_below,
 )
 
-MOST_TOOLS = 1_000
 SHOWN_STEP = 100
 MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
@@ -51,7 +50,7 @@ MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer 
 class ToolSubmission(Declaration):
     """Tools, and what to do with them."""
 
-    tools: list[ToolConfig] = Field(min_length=1, max_length=MOST_TOOLS)
+    tools: list[ToolConfig] = Field(min_length=1, max_length=1_000)
     source: str | None = Field(default=None, min_length=1, max_length=64)
     """A source of HTTP tools that they belong to, or the name of a new one. Left out: their addresses and
     authentication decide, and where no source fits, one named after the host is added."""
@@ -349,8 +348,9 @@ def store_layers(
         workflow, note = known[name], ""
         workflow.source = source
         if change is Change.ADDED:
-            owner = source.name
-            wanted = make_tool_name(name=workflow.name, upstream_id=name, source_name=owner, taken=set())
+            wanted = make_tool_name(
+                name=workflow.name, upstream_id=name, source_name=source.name, taken=set()
+            )
             if workflow.tool_name != wanted:
                 note = f"The id {wanted} already belongs to another tool."
         differences, warning = compared.get(name, ("", ""))
