@@ -43,9 +43,7 @@ from connectors.http_tools.openapi import document
 SHOWN = 8
 SHOWN_UPDATES = 50
 SHOWN_NAMES = 50  # Of changed tools; those of a first import are examples of their tags
-LONG_PLAN = 12  # Tags that a plan shows unfolded: the button must stay in sight
 KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
-CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 
 class ImportForm(forms.Form):
@@ -83,7 +81,7 @@ class ImportForm(forms.Form):
         if had_file:
             if self.has_error("file", "required"):
                 del self.errors["file"]
-            self.add_error("file", CHOOSE_AGAIN)
+            self.add_error("file", "Choose the file again; browsers do not keep it.")
         if refused is not None and refused.about in self.fields:
             self.add_error(refused.about, refused.reasons)
         data: Any = self.data
@@ -150,9 +148,8 @@ class ImportPage:
         return form
 
     def refuse(self, form: ImportForm, refused: ImportRefused | None = None) -> HttpResponse:
-        form.show_again(
-            had_file="sealed" in self.request.POST or "file" in self.request.FILES, refused=refused
-        )
+        had_file = "sealed" in self.request.POST or "file" in self.request.FILES
+        form.show_again(had_file=had_file, refused=refused)
         about_file = refused is not None and refused.about not in form.fields
         return self.page(form, problems=refused.reasons if refused is not None and about_file else ())
 
@@ -221,12 +218,8 @@ BADGES = {
     Change.UPDATED: "info",
     Change.RETURNED: "success",
     Change.REMOVED: "danger",
-    Change.KEPT: "",
-    Change.UNCHANGED: "",
 }
 WORDS = {Change.REMOVED: "removed (not in the file)", Change.KEPT: "kept from an earlier file"}
-
-
 SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
 
 
@@ -285,7 +278,7 @@ class TemporalImportPage(SourceImportPage):
 
     def plan_context(self, plan: TemporalImport) -> dict[str, Any]:
         rows = (
-            [chip(name), badge(WORDS.get(change, change.value), BADGES[change])]
+            [chip(name), badge(WORDS.get(change, change.value), BADGES.get(change, ""))]
             for name, change in plan.changes.items()
         )
         return {
@@ -308,10 +301,8 @@ def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
     way = format_html('<a class="text-link" href="{}">Import a file</a>', address)
     path = "" if source.config.get("definitions") else source.config.get("definitions_file")
-    return (
-        "Declared workflows",
-        format_html("{} (read at each refresh); {}", chip(path), way) if path else way,
-    )
+    way = format_html("{} (read at each refresh); {}", chip(path), way) if path else way
+    return ("Declared workflows", way)
 
 
 # OpenAPI documents
@@ -362,11 +353,11 @@ class OpenApiImportPage(SourceImportPage):
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> openapi.OpenApiImport:
         self.check_permission(asked["source"])
+        by = actor_of(self.request)
         if not dry_run:
-            return openapi.import_planned(content, by=actor_of(self.request))
-        return openapi.import_document(
-            openapi.OpenApiImportRequest(content=content, dry_run=True, by=actor_of(self.request), **asked)
-        )
+            return openapi.import_planned(content, by=by)
+        request = openapi.OpenApiImportRequest(content=content, dry_run=True, by=by, **asked)
+        return openapi.import_document(request)
 
     def seal(self, plan: openapi.OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:
         return super().seal(plan, openapi.PLAN.dump_json(plan), asked) if plan.tools else ""
@@ -391,7 +382,6 @@ class OpenApiImportPage(SourceImportPage):
         )
         updated = [tool.stored for tool in plan.tools if tool.stored.differences]
         updated.sort(key=lambda one: not one.warning)
-        unshown = len(updated) - SHOWN_UPDATES
         differences = []
         for one in updated[:SHOWN_UPDATES]:
             warning = [badge(COMMANDING, "danger"), f"{one.warning}:"] if one.warning else []
@@ -402,9 +392,9 @@ class OpenApiImportPage(SourceImportPage):
             # A new source has only additions, which the tags group.
             "changes": None if plan.is_new else table(("Change", "Tools", "Which"), changes),
             "differences": table(("Updated tool", "What changes"), differences),
-            "unshown": max(0, unshown),
+            "unshown": max(0, len(updated) - SHOWN_UPDATES),
             "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
-            "unfolded": plan.is_new and len(by_tag) <= LONG_PLAN,
+            "unfolded": plan.is_new and len(by_tag) <= 12,  # The button must stay in sight.
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
             "left_out": [f"{note} ({len(tools)})" for note, tools in openapi.group_notes(plan)],
         }
@@ -415,7 +405,6 @@ class OpenApiImportPage(SourceImportPage):
 
 AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
-SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 
 
@@ -458,19 +447,15 @@ class CatalogueImportForm(ImportForm):
 
     def show_again(self, **options: Any) -> None:
         super().show_again(**options)
-        if names := [
-            f"{source}.{name}" for source, settings_kept in self.kept.items() for name in settings_kept
-        ]:
+        if names := [f"{source}.{name}" for source, kept in self.kept.items() for name in kept]:
             self["secrets"].help_text += f" Stored encrypted for an hour: {', '.join(names)}."
 
 
 def download_export(request: HttpRequest) -> HttpResponse:
     sections = _visible(request)
     record_export(actor_of(request), "configuration", sections=sections)
-    response = HttpResponse(
-        configuration.export_catalogue(sections),
-        content_type=f"{configuration.MEDIA_TYPE}; charset=utf-8",
-    )
+    export = configuration.export_catalogue(sections)
+    response = HttpResponse(export, content_type=f"{configuration.MEDIA_TYPE}; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{configuration.FILE_NAME}"'
     return response
 
@@ -549,5 +534,5 @@ def _row(change: PlannedChange) -> dict[str, Any]:
         "kind": change.kind,
         "name": chip(change.name),
         "fields": [(one.name, f"{one.old} → {one.new}" if is_change else one.new) for one in change.fields],
-        "folded": len(change.fields) > SHOWN_FIELDS,
+        "folded": len(change.fields) > 6,
     }

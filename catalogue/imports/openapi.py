@@ -39,16 +39,8 @@ from connectors.http_tools.openapi.document import (
     note_on_servers,
     quoted,
 )
-from connectors.http_tools.openapi.operations import (
-    Selection,
-    Settings,
-    read_tools,
-    refusal_of,
-    settings_for,
-)
+from connectors.http_tools.openapi.operations import Selection, Settings, read_tools, refusal_of, settings_for
 from connectors.http_tools.tool import EXTRA_KEYS
-
-LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +144,9 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
                 found.refused.append(refusal_of(tool.operation, " ".join(messages)))
         characters = 0  # An estimate
         for layer in layers.values():
-            shown = {"name": layer["name"], "title": layer["upstream_title"]}
-            shown |= {
-                "description": layer["description"],
-                "inputSchema": serve_reduced(layer["input_schema"]),
-            }
-            characters += len(write_json(shown))
+            schema = serve_reduced(layer["input_schema"])
+            shown = {"name": layer["name"], "title": layer["upstream_title"], "inputSchema": schema}
+            characters += len(write_json(shown | {"description": layer["description"]}))
         outcome = OpenApiImport(
             source=target.name,
             is_new=target.key is None and bool(layers),
@@ -176,10 +165,11 @@ def import_document(request: OpenApiImportRequest) -> OpenApiImport:
         )
         if target.lacking:
             outcome.notes.append(f"Calls fail until source {target.name} has: {target.lacking}.")
-        for pattern in found.idle:
-            told = f"No operation has {quoted(pattern)}: neither as its id or path nor as a tag."
-            outcome.notes.append(told)
-        if request.expose and outcome.tokens > LARGE_LIST:
+        outcome.notes += [
+            f"No operation has {quoted(pattern)}: neither as its id or path nor as a tag."
+            for pattern in found.idle
+        ]
+        if request.expose and outcome.tokens > 20_000:
             outcome.notes.append(
                 f"In tools/list they take about {outcome.tokens:,} tokens, more than agents should read with "
                 "every conversation. Make a toolset with the mode compact, in which agents look for tools, "
@@ -250,12 +240,10 @@ def _new_api(document: Document, request: OpenApiImportRequest, base_url: str) -
         raise ImportRefused([f"{', '.join(misplaced)}: a secret; give it as one, so that it is encrypted."])
     if "base_url" in settings:
         raise ImportRefused(["Give the base URL separately, not among the settings."])
-    said = {} if "authentication" in settings else settings_for(document, frozenset(secrets))
-    config = {"base_url": base_url} | said | settings
+    usual = {} if "authentication" in settings else settings_for(document, frozenset(secrets))
+    config = {"base_url": base_url} | usual | settings
     if problems := find_setting_problems(KIND, config | secrets):
-        raise ImportRefused(
-            [f"{name}: {message}" for name, messages in problems.items() for message in messages]
-        )
+        raise ImportRefused([f"{name}: {said}" for name, messages in problems.items() for said in messages])
     name = request.source or free_source_name(base_url, set(Source.objects.values_list("name", flat=True)))
     lacking = HttpConfig.model_validate(config | secrets).lacking
     return TargetApi(key=None, name=name, base_url=base_url, config=config, lacking=lacking, secrets=secrets)
@@ -299,9 +287,6 @@ def _store(plan: OpenApiImport, *, by: Actor | None) -> list[ToolChange]:
     return changes
 
 
-QUOTED = re.compile(r'"[^"]*"')
-
-
 def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
     """The tools' ids by the first tag of their operations, in the document's order."""
     groups: dict[str, list[str]] = {}
@@ -323,7 +308,7 @@ def group_refusals(refused: list[RefusedOperation]) -> list[tuple[str, list[Refu
     """Those refused for reasons that differ in names only. Largest group first."""
     groups: dict[str, list[RefusedOperation]] = {}
     for one in refused:
-        groups.setdefault(QUOTED.sub('"..."', one.reason), []).append(one)
+        groups.setdefault(re.sub(r'"[^"]*"', '"..."', one.reason), []).append(one)
     found = [
         (kind if len({one.reason for one in alike}) > 1 else alike[0].reason, alike)
         for kind, alike in groups.items()

@@ -11,7 +11,7 @@ import pydantic
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
@@ -35,6 +35,7 @@ from connectors.http_tools.tool import (
     SETTINGS,
     Authentication,
     Connection,
+    Declaration,
     InvalidTool,
     ToolConfig,
     ToolProblem,
@@ -42,20 +43,14 @@ from connectors.http_tools.tool import (
     path_below,
 )
 
-MOST_TOOLS = 1_000
 SHOWN_STEP = 100
 MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
-class ToolSubmission(BaseModel):
+class ToolSubmission(Declaration):
     """Tools, and what to do with them."""
 
-    # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
-    tools: list[ToolConfig] = Field(min_length=1, max_length=MOST_TOOLS)
+    tools: list[ToolConfig] = Field(min_length=1, max_length=1_000)
     source: str | None = Field(default=None, min_length=1, max_length=64)
     """A source of HTTP tools that they belong to, or the name of a new one. Left out: their addresses and
     authentication decide, and where no source fits, one named after the host is added."""
@@ -140,10 +135,6 @@ def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> I
             yield str(part)[:SHOWN_STEP]
 
 
-LONGEST_HOST = 60  # Leaves room for a number in a source's name of at most 64 characters
-SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
-
-
 @dataclass(kw_only=True, slots=True)
 class TargetSource:
     source: Source | None  # None for a new source
@@ -210,7 +201,8 @@ def _fitting_source(
     ]
     if len(best) > 1:
         names = ", ".join(source.name for source in best)
-        raise InvalidTool([ToolProblem("", f"It may belong to several sources ({names}). {SAY_WHICH}")])
+        advice = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
+        raise InvalidTool([ToolProblem("", f"It may belong to several sources ({names}). {advice}")])
     return best[0] if best else None
 
 
@@ -268,16 +260,15 @@ def _own_secrets(source: Source) -> dict[str, str]:
 
 
 def free_source_name(base_url: str, taken: Set[str]) -> str:
-    """The API's host, numbered if another source has that name."""
+    """The API's host, numbered if another source has that name; of at most 64 characters."""
     host = re.sub(r"[^A-Za-z0-9_.-]+", "-", urlsplit(base_url).hostname or "")
-    stem, number = host.lstrip("-_.")[:LONGEST_HOST] or "api", 2
+    stem, number = host.lstrip("-_.")[:60] or "api", 2
     name = stem
     while name in taken:
         name, number = f"{stem}-{number}", number + 1
     return name
 
 
-COMPARED_AT_ONCE = 500
 OF_AUTHENTICATION = {setting: name for name, setting in SETTINGS.items()}
 PLACES = {"name": "/source", "base_url": "/api/endpoint"} | {
     setting: f"/api/authentication/{OF_AUTHENTICATION.get(setting, setting)}"
@@ -337,7 +328,7 @@ def store_layers(
         changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
     updated = [name for name, change in changes.items() if change is Change.UPDATED]
     compared: dict[str, tuple[str, str]] = {}  # The differences and the warning
-    for names in in_batches(updated, COMPARED_AT_ONCE):
+    for names in in_batches(updated, 500):
         for row in source.workflows.filter(upstream_id__in=names):
             found = find_differences(layer_of(row), layers[row.upstream_id])
             warnings = dict.fromkeys(one.warning for one in found if one.warning)
@@ -419,10 +410,8 @@ def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Acto
     if by is not None:
         record_change(by, [source], "Added with its first tool.")
     if (secret := authentication_of(config).secret) and not target.secrets:
-        label = secret.replace("_", " ")
-        stored.notes.append(
-            f"Source {source.name} has no {label} yet: enter it there before its tools are called."
-        )
+        missing = f"Source {source.name} has no {secret.replace('_', ' ')} yet"
+        stored.notes.append(f"{missing}: enter it there before its tools are called.")
     return source
 
 
@@ -456,14 +445,11 @@ def store_tools(
         Revision.lock()
         targets, faults = find_targets(tools, source=source)
         if not may_add_source:
+            needed = "adding one requires catalogue.add_source."
             faults += [
-                ToolProblem(
-                    "/api/endpoint",
-                    f"No source fits {target.base_url}; adding one requires catalogue.add_source.",
-                    target.positions[0],
-                )
-                for target in targets
-                if target.source is None
+                ToolProblem("/api/endpoint", f"No source fits {one.base_url}; {needed}", one.positions[0])
+                for one in targets
+                if one.source is None
             ]
         read = [_read_tools(target, tools, faults) for target in targets]
         if faults:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -23,6 +23,11 @@ from connectors.http_tools.openapi.document import RefusedOperation
 Outcome = TypeVar("Outcome")
 
 
+def secrets_field(help_text: str) -> serializers.DictField:
+    secret = serializers.CharField(trim_whitespace=False)
+    return serializers.DictField(child=secret, default=dict, write_only=True, help_text=help_text)
+
+
 class ImportViewSet(ApiViewSet[Source]):
     queryset = Source.objects.none()
     text_field = "file"
@@ -39,9 +44,7 @@ class ImportViewSet(ApiViewSet[Source]):
             return importer()
         except ImportRefused as error:
             problems = [Problem(f"/{self.text_field}", reason) for reason in error.reasons]
-            raise Refusal(
-                status.HTTP_400_BAD_REQUEST, self.refused, kind="configuration", errors=problems
-            ) from None
+            raise Refusal(400, self.refused, kind="configuration", errors=problems) from None
 
 
 # Temporal files
@@ -64,12 +67,7 @@ class NewImportSerializer(StrictSerializer):
         max_length=64,
         help_text="A source of the kind temporal, or the name of a new one.",
     )
-    secrets = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False),
-        default=dict,
-        write_only=True,
-        help_text="`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.",
-    )
+    secrets = secrets_field("`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.")
     prune = serializers.BooleanField(
         default=False, help_text="Remove the source's workflows that are not in the file."
     )
@@ -141,6 +139,11 @@ OPENAPI_EXAMPLE = {
 }
 
 
+def conditions_field(help_text: str) -> serializers.ListField:
+    condition = serializers.CharField(max_length=500)
+    return serializers.ListField(child=condition, default=list, max_length=1_000, help_text=help_text)
+
+
 class NewOpenApiImportSerializer(StrictSerializer):
     """An OpenAPI document, and what to do with it."""
 
@@ -154,18 +157,10 @@ class NewOpenApiImportSerializer(StrictSerializer):
     base_url = serializers.CharField(
         default="", allow_blank=True, max_length=2_000, help_text="Instead of the document's first server."
     )
-    only = serializers.ListField(
-        child=serializers.CharField(max_length=500),
-        default=list,
-        max_length=1_000,
-        help_text="Patterns of operations' ids or paths, such as `issues/*` or `GET /repos/*`; none: all.",
+    only = conditions_field(
+        "Patterns of operations' ids or paths, such as `issues/*` or `GET /repos/*`; none: all."
     )
-    tags = serializers.ListField(
-        child=serializers.CharField(max_length=500),
-        default=list,
-        max_length=1_000,
-        help_text="Operations with one of these tags; none: all.",
-    )
+    tags = conditions_field("Operations with one of these tags; none: all.")
     deprecated = serializers.BooleanField(
         default=False, help_text="Also operations that the document calls deprecated."
     )
@@ -176,18 +171,10 @@ class NewOpenApiImportSerializer(StrictSerializer):
     settings = serializers.DictField(
         default=dict, help_text="Of a new source, besides what the document says: such as `username`."
     )
-    credentials = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False),
-        default=dict,
-        write_only=True,
-        help_text="Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted.",
+    credentials = secrets_field(
+        "Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted."
     )
-    secrets = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False),
-        default=dict,
-        write_only=True,
-        help_text="An older name for `credentials`.",
-    )
+    secrets = secrets_field("An older name for `credentials`.")
     dry_run = serializers.BooleanField(
         default=False, help_text="Write nothing; return what would be imported."
     )
@@ -257,10 +244,7 @@ class OpenApiImportViewSet(ImportViewSet):
         "operation that cannot is refused with its reason and position; the others are imported. Importing a "
         "document again updates its tools. The document counts towards the maximum size of a request body.",
         request=NewOpenApiImportSerializer,
-        responses={
-            200: OpenApiImportSerializer,
-            400: as_problem("Nothing was imported; `errors` says why."),
-        },
+        responses={200: OpenApiImportSerializer, 400: as_problem("Nothing was imported; `errors` says why.")},
         examples=[OpenApiExample("What would be imported", OPENAPI_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:

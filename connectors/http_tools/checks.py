@@ -147,9 +147,8 @@ def _declaration_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
 def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
-        yield ToolProblem(
-            "/input_schema/properties", "The properties must be an object with a schema for each argument."
-        )
+        message = "The properties must be an object with a schema for each argument."
+        yield ToolProblem("/input_schema/properties", message)
         return
     for name, argument in properties.items():
         if not isinstance(argument, dict | bool):
@@ -229,9 +228,8 @@ def _path_problems(operation: HttpOperation, schema: dict[str, Any]) -> Iterator
     in_path, parameters = operation.by_place["path"], parameters_in(operation.path)
     for name in dict.fromkeys(parameters):
         if all(place.name != name for _, place in in_path):
-            yield ToolProblem(
-                "/api/endpoint", f"The path contains {{{name}}}, but no argument has this place."
-            )
+            message = f"The path contains {{{name}}}, but no argument has this place."
+            yield ToolProblem("/api/endpoint", message)
     for argument, place in in_path:
         where = pointer_of(["input_schema", "properties", argument])
         declared = schema["properties"][argument]

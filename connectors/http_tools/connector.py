@@ -82,7 +82,6 @@ OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 EXTRA = hint(group="Extra keys and headers")
-UNAUTHORIZED = 401
 LONGEST_HEADER = 1_000
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 JSON_TYPE = re.compile(r".*[/+-]json|(?P<several>.*[/+.-](?:ndjson|jsonl|json-?(?:lines|seq|stream)))")
@@ -90,7 +89,6 @@ TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|gra
 FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|msgpack|cbor).*")
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 VALIDATORS = frozenset({"etag", "last-modified"})
-LONGEST_HEADERS = 10_000  # Characters of all that are shown
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
 LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
@@ -404,15 +402,12 @@ class HttpConnector:
 
     async def _greet(self) -> str:
         credentials = await self._authorization.credentials()
+        sent = {"accept": ACCEPT} | self._authorization.headers
         answer = await self._client.exchange(
-            "GET",
-            "",
-            headers={"accept": ACCEPT} | self._authorization.headers,
-            credentials=credentials,
-            repeatable=True,
+            "GET", "", headers=sent, credentials=credentials, repeatable=True
         )
         # Gateways answer 403, and some APIs 401 without credentials, even if each tool works.
-        if answer.status == UNAUTHORIZED and self._authorization.has_credentials:
+        if answer.status == 401 and self._authorization.has_credentials:
             raise Rejected("The API rejected the source's credentials at its base URL with 401.")
         got = "a token was obtained, and " if self._authorization.is_renewable else ""
         reached = f"{self._config.base_url} can be reached: {got}it answered {answer.status}."
@@ -422,8 +417,7 @@ class HttpConnector:
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
         """Yields nothing: an API's tools are declared in the catalogue."""
-        nothing: list[WorkflowDefinition] = []
-        for definition in nothing:
+        for definition in list[WorkflowDefinition]():
             yield definition
 
     async def start(
@@ -468,9 +462,8 @@ class HttpConnector:
         until = monotonic() + (inf if operation.is_safe else seconds)
         is_first = True
         content, content_type = content_of(operation, spec)
-        headers = (
-            headers_of(operation, spec, key=key, content_type=content_type) | self._authorization.headers
-        )
+        headers = headers_of(operation, spec, key=key, content_type=content_type)
+        headers |= self._authorization.headers
         while True:
             credentials = NO_CREDENTIALS if operation.anonymous else await self._authorization.credentials()
             try:
@@ -490,7 +483,7 @@ class HttpConnector:
             except (Unreachable, OutcomeUnknown, InvalidAnswer) as error:
                 error.details |= {"request": spec.model_dump(mode="json")}
                 raise
-            refused = answer.status == UNAUTHORIZED and not answer.carried_out
+            refused = answer.status == 401 and not answer.carried_out
             if not (refused and is_first and not operation.anonymous and self._authorization.is_renewable):
                 return answer
             # A 401 means that the request was not carried out, so any method may be repeated, once.
@@ -647,8 +640,7 @@ def _split_message(value: Any, status: int) -> tuple[str, Any]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     operation: HttpOperation
-    is_promised: bool
-    """The output may have to match a schema of the body."""
+    is_promised: bool  # The output may have to match a schema of the body.
     spec: HTTPRequestSpec
     answer: Answer
     redactor: Redactor
@@ -717,7 +709,7 @@ class Call:
             if tells and sent[name] and not NOISE.search(name):
                 names.append(name)
         values = self.redactor.texts([printable(sent[name]) for name in names[:MOST_HEADERS]])
-        shown = [shorten(value, LONGEST_HEADERS // len(values)) for value in values]
+        shown = [shorten(value, 10_000 // len(values)) for value in values]
         # Of a 303, the place where the result was.
         own = {"Location": self.answer.url} if self.answer.carried_out else {}
         return own | dict(zip(names, shown, strict=False))

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
-from connectors.http_tools.media_types import can_hold
+from connectors.http_tools.media_types import FORM, MULTIPART, can_hold
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -36,11 +36,7 @@ MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za
 JSON = "application/json"
 COOKIE = "Cookie"
 ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
-MEDIA_TYPES: dict[BodyFormat, str] = {
-    "json": "application/json",
-    "form": "application/x-www-form-urlencoded",
-    "multipart": "multipart/form-data",
-}
+MEDIA_TYPES: dict[BodyFormat, str] = {"json": JSON, "form": FORM, "multipart": MULTIPART}
 SEPARATORS = {",": "a comma", "|": "a vertical bar", " ": "a space"}
 Pair = tuple[str, str]
 MOST_PARTS = 5
@@ -302,9 +298,8 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
                     part, media_type = text.encode("utf-8", "replace"), media_type or JSON
                 else:
                     part = text_of(scalar_of(item)).encode("utf-8", "replace")
-                head = (
-                    f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"{filename}\r\n'
-                )
+                head = f"--{boundary}\r\nContent-Disposition: form-data; "
+                head += f'name="{_escaped(name)}"{filename}\r\n'
                 head += f"Content-Type: {media_type}\r\n" if media_type else ""
                 content += f"{head}\r\n".encode() + part + b"\r\n"
     content += f"--{boundary}--\r\n".encode()

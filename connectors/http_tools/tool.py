@@ -108,17 +108,12 @@ def objections_to(path: str) -> list[str]:
     return found
 
 
-def takes_segments(parameter: str) -> bool:
-    """Whether the value may have several segments: `{+name}` as in RFC 6570, and `{*name}`, which may also be
-    empty."""
-    return parameter.startswith(("+", "*"))
-
-
 def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
     """The path with percent-encoded values. Raises Rejected for a value that changes the path."""
     filled = path
     for name, given in values.items():
-        has_segments = takes_segments(name)
+        # `{+name}` as in RFC 6570, and `{*name}`, which may also be empty
+        has_segments = name.startswith(("+", "*"))
         # The path has the slash before the value already.
         value = given.removeprefix("/") if has_segments and f"/{{{name}}}" in path else given
         why = path_value_objection(value, slashes=has_segments or name in with_slashes)
@@ -180,7 +175,7 @@ class InvalidTool(ValueError):
         self.problems = list(problems)
 
 
-class _Declaration(BaseModel):
+class Declaration(BaseModel):
     # Without hide_input_in_errors a mistyped secret would be quoted by the error about it.
     model_config = ConfigDict(
         frozen=True,
@@ -191,7 +186,7 @@ class _Declaration(BaseModel):
     )
 
 
-class _Authentication(_Declaration):
+class _Authentication(Declaration):
     @property
     def secret(self) -> str:
         """The name of the field with the secret; empty without one."""
@@ -244,7 +239,7 @@ Authentication = Annotated[
 ]
 
 
-class ApiConfig(_Declaration):
+class ApiConfig(Declaration):
     """The endpoint of the request, and its authentication."""
 
     endpoint: str = Field(min_length=1, max_length=2_000)
@@ -262,7 +257,7 @@ class ApiConfig(_Declaration):
     """Headers of the response that agents are told besides the usual ones, such as ETag."""
 
 
-class ArgumentPlace(_Declaration):
+class ArgumentPlace(Declaration):
     """Where an argument goes in the request."""
 
     place: Place = Field(validation_alias=IN, serialization_alias="in")
@@ -293,7 +288,7 @@ class ArgumentPlace(_Declaration):
     """The argument is a JSON body, and each item of a list is written on a line of its own."""
 
 
-class Constant(_Declaration):
+class Constant(Declaration):
     """A value that is sent with every call."""
 
     place: Literal["query", "header", "body"] = Field(validation_alias=IN, serialization_alias="in")
@@ -301,7 +296,7 @@ class Constant(_Declaration):
     value: Scalar | list[Any] | dict[str, Any] | None
 
 
-class FieldMappings(_Declaration):
+class FieldMappings(Declaration):
     """The places of the arguments in the request, and of the output in the response."""
 
     input: dict[str, ArgumentPlace] = {}
@@ -312,7 +307,7 @@ class FieldMappings(_Declaration):
     """Field of the output -> JSON Pointer into the response's body. Empty: the body is the output."""
 
 
-class ToolConfig(_Declaration):
+class ToolConfig(Declaration):
     """One tool: its description, request, input and output."""
 
     name: str = Field(min_length=1, max_length=255)
@@ -420,7 +415,6 @@ class HttpOperation(BaseModel):
 
     @cached_property
     def by_place(self) -> dict[Place, list[tuple[str, ArgumentPlace]]]:
-        """The arguments, by their part of the request."""
         found: defaultdict[Place, list[tuple[str, ArgumentPlace]]] = defaultdict(list)
         for name, place in self.arguments.items():
             found[place.place].append((name, place))
@@ -428,7 +422,6 @@ class HttpOperation(BaseModel):
 
     @cached_property
     def constant_values(self) -> dict[Place, dict[str, Any]]:
-        """The constants by their part of the request and their name."""
         found: defaultdict[Place, dict[str, Any]] = defaultdict(dict)
         for constant in self.constants:
             found[constant.place][constant.name] = constant.value

@@ -36,13 +36,8 @@ class Command(ImportCommand):
                 way = {"nargs": "+", "action": "extend", "default": []}
             option = "--tag" if name == "tags" else f"--{name.replace('_', '-')}"
             parser.add_argument(option, dest=name, help=str(fields[name].help_text), **way)
-        parser.add_argument(
-            "--config",
-            type=json_object,
-            default={},
-            metavar="JSON",
-            help="further settings of a new source, such as username",
-        )
+        told = "further settings of a new source, such as username"
+        parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help=told)
         add_secret_options(parser)
         parser.add_argument("--json", action="store_true", help="print the whole outcome as JSON")
 

@@ -22,8 +22,6 @@ LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
-BLANK_LINES = re.compile(r"\n\s*\n\s*")
-SPACES = re.compile(r"[ \t]+")
 MAX_BYTES = 40_000_000
 MAX_YAML_BYTES = 8_000_000  # YAML takes about ten times as long as JSON
 MAX_DEPTH = 100
@@ -66,10 +64,6 @@ class MissingTarget(NoTool):
         super().__init__(reason, pointer)
         self.target = target  # As a JSON Pointer
 
-    @property
-    def note(self) -> str:
-        return note_on_missing(self.target)
-
 
 def note_on_missing(target: str) -> str:
     return f"{quoted(f'#{target}')} does not exist; any value is accepted in its place."
@@ -100,9 +94,9 @@ def plain_text(value: Any, longest: int) -> str:
     if "<" in text or "](" in text:
         text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
     if "  " in text or "\t" in text:
-        text = SPACES.sub(" ", text)
+        text = re.sub(r"[ \t]+", " ", text)
     if text.count("\n") > 1:
-        text = BLANK_LINES.sub("\n\n", text)
+        text = re.sub(r"\n\s*\n\s*", "\n\n", text)
     text = text.strip()
     if len(text) <= longest:
         return text
@@ -126,10 +120,6 @@ class Ambiguous(dict[str, Any]):
         self._pairs = pairs
         self._times = Counter(key for key, _ in pairs)
 
-    @property
-    def key(self) -> str:
-        return next(key for key in self if self.repeats(key))
-
     def repeats(self, key: str) -> bool:
         return self._times[key] > 1
 
@@ -143,7 +133,8 @@ def checked_object(value: Any, pointer: str, required: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NoTool(f"{required} is required here.", pointer)
     if isinstance(value, Ambiguous):
-        raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
+        repeated = next(filter(value.repeats, value))
+        raise NoTool(f"The key {quoted(repeated)} occurs twice in one object.", pointer)
     return value
 
 
@@ -153,20 +144,6 @@ def read_text(content: bytes) -> Any:
         raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _read_json(content)
-    return _read_yaml(content)
-
-
-def _read_json(content: bytes) -> Any:
-    # An upper bound: every value but the first follows one of these.
-    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
-        raise UnusableDocument(TOO_MANY)
-    try:
-        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
-    except UnreadableJSON as error:
-        raise UnusableDocument(str(error)) from None
-
-
-def _read_yaml(content: bytes) -> Any:
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
             f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
@@ -178,6 +155,16 @@ def _read_yaml(content: bytes) -> Any:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
+
+
+def _read_json(content: bytes) -> Any:
+    # An upper bound: every value but the first follows one of these.
+    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
+        raise UnusableDocument(TOO_MANY)
+    try:
+        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
+    except UnreadableJSON as error:
+        raise UnusableDocument(str(error)) from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -204,12 +191,18 @@ class Document:
             )
         if SWAGGER_2.fullmatch(str(value.get("swagger", ""))) and "openapi" not in value:
             value = openapi_of(value, object_of=_object_of)
-        return cls(value, _minor_version(value))
-
-    @property
-    def title(self) -> str:
-        title = as_object(self.value.get("info")).get("title")
-        return title if isinstance(title, str) else ""
+        elif "swagger" in value and "openapi" not in value:
+            raise UnusableDocument(
+                f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI "
+                "3 first."
+            )
+        found = VERSION.match(str(value.get("openapi", "")))
+        if found is None:
+            raise UnusableDocument(
+                "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a "
+                'version such as 3.1.0, or the key swagger with "2.0".'
+            )
+        return cls(value, minor=int(found[1] or 0))
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
@@ -239,19 +232,13 @@ class Document:
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 
-    def requires(self, raw: Any, pointer: str) -> bool:
-        """Whether the body at `pointer` cannot be left out."""
-        with suppress(NoTool):
-            return self.object_at(raw, pointer)[0].get("required") is True
-        return False
-
     def object_or_nothing(self, value: Any, pointer: str, notes: list[str]) -> Any:
         """The value; {} with a note if it is a reference to nothing. Raises NoTool."""
         if isinstance(value, dict) and "$ref" in value:
             try:
                 self.object_at(value, pointer)
             except MissingTarget as missing:
-                notes.append(missing.note)
+                notes.append(note_on_missing(missing.target))
                 return {}
         return value
 
@@ -346,21 +333,6 @@ def mapping_of(schema: dict[str, Any]) -> dict[str, str]:
     """References by the discriminator's values, of which some documents only give the name."""
     mapping = as_object(as_object(schema.get("discriminator")).get("mapping")).items()
     return {key: str(one) if "/" in str(one) else f"#/components/schemas/{one}" for key, one in mapping}
-
-
-def _minor_version(value: dict[str, Any]) -> int:
-    if "swagger" in value and "openapi" not in value:
-        raise UnusableDocument(
-            f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI 3 "
-            "first."
-        )
-    found = VERSION.match(str(value.get("openapi", "")))
-    if found is None:
-        raise UnusableDocument(
-            "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a version "
-            'such as 3.1.0, or the key swagger with "2.0".'
-        )
-    return int(found[1] or 0)
 
 
 def base_url_of(document: Document, given: str) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from connectors.definitions import WorkflowDefinition, explain
-from connectors.formats.json import as_object
+from connectors.formats.json import as_object, write_json
 from connectors.formats.json_schema import pointer_of, types_of
 from connectors.http_tools.checks import checked, define
 from connectors.http_tools.media_types import is_json
@@ -32,7 +32,7 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
 from connectors.http_tools.openapi.paths import read_path
-from connectors.http_tools.openapi.schemas import Schemas, size_of
+from connectors.http_tools.openapi.schemas import Schemas
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
@@ -46,17 +46,9 @@ from connectors.network.headers import NOISE, TELLING, TOKEN, can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
-MAX_TAGS = 20
-LONGEST_TAG = 100
 LONGEST = 255
-UNFIT = re.compile(r"[^A-Za-z0-9]+")
 MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
-LONGEST_API = 80
-NOT_DESCRIBED = (
-    "It requires {}, which the document does not describe. The source's authentication is used: set it to "
-    "what the API requires."
-)
 Settings = dict[str, Any]  # A source's `authentication`, extra keys and headers, without secrets
 SECRETS = {
     "token": "bearer",
@@ -98,8 +90,8 @@ class Operation:
     def tags(self) -> list[str]:
         given = self.raw.get("tags")
         tags = given if isinstance(given, list) else []
-        texts = (tag.strip()[:LONGEST_TAG] for tag in tags if isinstance(tag, str))
-        return list(dict.fromkeys(filter(None, texts)))[:MAX_TAGS]
+        texts = (tag.strip()[:100] for tag in tags if isinstance(tag, str))
+        return list(dict.fromkeys(filter(None, texts)))[:20]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,15 +165,12 @@ def _operations_at(document: Document, path: str, items: list[Located]) -> Itera
 
 def name_of(operation: Operation, taken: Collection[str]) -> str:
     """A unique name, the same at every import: its id, else method and path; if taken, all of these."""
-    of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
+    of_path = re.sub(r"[^A-Za-z0-9]+", "_", f"{operation.method.lower()} {operation.path}").strip("_")
     given = "".join(filter(str.isprintable, operation.id))
     candidates = [*filter(None, [given]), of_path, f"{given or of_path}_{of_path}"]
     numbered = (f"{candidates[0][: LONGEST - 8]}_{number}" for number in count(2))
     names = (one[:LONGEST].strip() for one in chain(candidates, numbered))
     return next(name for name in names if name and name not in taken)
-
-
-CONDITIONS = {"if-match", "if-none-match", "if-range"}  # Headers of requests that have an ETag
 
 
 def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
@@ -190,7 +179,8 @@ def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
     lists = [level.get("parameters") for level in levels]
     shared = as_object(as_object(document.value.get("components")).get("parameters"))
     given = [*shared.values(), *(one for some in lists if isinstance(some, list) for one in some)]
-    return any(isinstance(one, dict) and str(one.get("name")).lower() in CONDITIONS for one in given)
+    conditions = {"if-match", "if-none-match", "if-range"}
+    return any(isinstance(one, dict) and str(one.get("name")).lower() in conditions for one in given)
 
 
 def response_headers_of(document: Document, responses: Any, pointer: str) -> list[str]:
@@ -234,7 +224,7 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     converted = schemas.convert(raw, pointer)
     definitions = schemas.definitions_for(converted.needs, [], parts=converted.parts)
     schema = converted.schema | {"type": "object"}
-    size = size_of(schema)
+    size = len(write_json(schema))
     if definitions:
         schema["$defs"] = definitions
         size += schemas.size_of_definitions(definitions)
@@ -323,10 +313,8 @@ class _Reader:
     settings: Settings
     inputs: Schemas
     outputs: Schemas
-    descriptions: Counter[tuple[str, str]]
-    """How many operations share a summary and description."""
-    parameters: dict[tuple[str, str], Argument] = field(default_factory=dict)
-    """By pointer and description."""
+    descriptions: Counter[tuple[str, str]]  # How many operations share a summary and description
+    parameters: dict[tuple[str, str], Argument] = field(default_factory=dict)  # As `Parameters.known`
     usual_headers: list[str] = field(default_factory=list)  # Of responses
 
     def tool(self, operation: Operation, name: str) -> ReadTool:
@@ -382,7 +370,8 @@ class _Reader:
         description = description_of(
             operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
         )
-        api = plain_text(self.document.title, LONGEST_API) or urlsplit(self.base_url).hostname or ""
+        title = as_object(self.document.value.get("info")).get("title")
+        api = plain_text(title, 80) or urlsplit(self.base_url).hostname or ""
         is_shared = self.descriptions[_words_of(operation)] > 1 and call not in description
         said = [api] if api.casefold() not in description.casefold() else []
         said += [call] if is_shared else []
@@ -392,9 +381,11 @@ class _Reader:
         if "requestBody" not in operation.raw:
             return Body()
         raw, at = operation.raw["requestBody"], f"{operation.pointer}/requestBody"
-        # Few servers read the body of a GET request; some require one, such as Elasticsearch.
-        is_needed = operation.method == "GET" and self.document.requires(raw, at)
-        is_sent = is_needed or operation.method not in SAFE_METHODS
+        is_sent = operation.method not in SAFE_METHODS
+        if operation.method == "GET":
+            # Few servers read the body of a GET request; some require one, such as Elasticsearch.
+            with suppress(NoTool):
+                is_sent = self.document.object_at(raw, at)[0].get("required") is True
         bodies = Bodies(self.document, self.inputs, notes if is_sent else [])
         if is_sent:
             body = bodies.body(raw, at)
@@ -551,7 +542,11 @@ def is_anonymous(
             continue
         objection = _objection(schemes, settings)
         if not objection:
-            notes += [NOT_DESCRIBED.format(quoted(name)) for name in unknown]
+            notes += [
+                f"It requires {quoted(name)}, which the document does not describe. The source's "
+                "authentication is used: set it to what the API requires."
+                for name in unknown
+            ]
             return False
         objections.append(objection)
     if {} in requirements:

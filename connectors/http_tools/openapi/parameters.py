@@ -76,7 +76,6 @@ MAX_PARAMETERS = 500
 LONGEST_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
 DEEPEST = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
-MAX_NOTES = 50  # On the schemas of one tool
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
@@ -140,7 +139,7 @@ def collect_arguments(
     schema |= {"required": required} if required else {}
     schema |= _demanding(body.demands, places) | ({"description": body.remark} if body.remark else {})
     definitions = schemas.definitions_for(frozenset(needs), found, parts=parts)
-    notes += [*dict.fromkeys(found)][:MAX_NOTES]
+    notes += [*dict.fromkeys(found)][:50]
     if body.is_merge_patch:
         definitions = {name: accept_nulls(one) for name, one in definitions.items()}
     return schema | ({"$defs": definitions} if definitions else {}), places
@@ -156,9 +155,7 @@ def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> d
     }
     broken: list[dict[str, Any]] = []
     for demand in demands:
-        groups = [
-            sorted(argument_of[field] for field in group if field in argument_of) for group in demand.of
-        ]
+        groups = [sorted(argument_of[one] for one in group if one in argument_of) for group in demand.of]
         if not all(groups):
             continue
         if demand.only_one or any(len(group) > 1 for group in groups):
@@ -317,9 +314,8 @@ class Parameters:
             try:
                 value, at = self.document.described_at(one, f"{pointer}/{position}")
             except MissingTarget as missing:
-                self.notes.append(
-                    f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
-                )
+                target = quoted(f"#{missing.target}")
+                self.notes.append(f"{target} does not exist; this parameter is left out.")
                 continue
             where, name = value.get("in"), value.get("name")
             if not isinstance(where, str) or not isinstance(name, str):
@@ -623,14 +619,13 @@ def has_inner_lists(document: Document, raw: Any) -> bool:
     return False
 
 
-def types_and_items(document: Document, schemas: Iterable[Located]) -> tuple[set[str], set[str]]:
+def types_and_items(document: Document, schemas: list[Located]) -> tuple[set[str], set[str]]:
     """The types of the value, and of a list's items."""
-    schemas = list(schemas)
     types = {found for raw, at in schemas for found in types_of(raw, document.object_at, at)}
     return types, {found for raw, at in schemas for found in item_types_of(raw, document.object_at, at)}
 
 
-def is_list_of_scalars(document: Document, schemas: Iterable[Located]) -> bool:
+def is_list_of_scalars(document: Document, schemas: list[Located]) -> bool:
     """A list that needs brackets: `expand[]=a&expand[]=b`."""
     types, items = types_and_items(document, schemas)
     return types == {"array"} and not items & NESTED
@@ -821,19 +816,14 @@ class Bodies:
         example = media.get("example")
         if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
             how += f" An example: {example}"
-        return Body(
-            [
-                Argument(
-                    place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
-                    wanted=WHOLE,
-                    converted=Converted({"type": "string"}, frozenset(), 1),
-                    description=f"{said} {how}".strip(),
-                    required=described.get("required") is True,
-                )
-            ],
-            body_format="raw",
-            constants=_constants(first) if is_fixed else [],
+        argument = Argument(
+            place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
+            wanted=WHOLE,
+            converted=Converted({"type": "string"}, frozenset(), 1),
+            description=f"{said} {how}".strip(),
+            required=described.get("required") is True,
         )
+        return Body([argument], body_format="raw", constants=_constants(first) if is_fixed else [])
 
     def _says_nothing(self, raw: Any, pointer: str) -> bool:
         schema = self.document.object_at(raw, pointer)[0] if isinstance(raw, dict) else {}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count, permutations
+from itertools import chain, count, permutations
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -25,22 +25,17 @@ from connectors.http_tools.openapi.document import (
 KEPT_IN_RESPONSES = frozenset(
     {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
 )
-SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 COMPOSITIONS = ("allOf", *CHOICES)
 CLOSINGS = ("additionalProperties", "unevaluatedProperties")
 OPEN = "~open"  # After a pointer, of which it is no part: the definition as a part of others
 MAX_PARTS_WITH_SUBTYPES = 1_000
-MAX_EXCLUSIVE = 50  # Alternatives that are compared with each other
-INNER = ("items", "additionalProperties")
 CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
-ANNOTATIONS = frozenset({"title", "description", "examples"})
 NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 20_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
-LONGEST_EXAMPLE = 100
 ONE = frozenset(
     {"items", "additionalProperties", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
@@ -74,11 +69,8 @@ IN_LITERALS = re.compile(r"^\^|\$$|[\\\[(*+?.{|]")
 TEXTS = {True: ("true", "yes", "on"), False: ("false", "no", "off")}  # YAML 1.1 makes booleans of these
 NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|P[<=>]|[>#])|\\[AZzG])")
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
-FLAGS = {"request": "readOnly", "response": "writeOnly"}
-LONGEST_NAME = 60
 TYPES = (*JSON_TYPES.values(),)
 Schema = dict[str, Any]
-Direction = Literal["request", "response"]
 
 
 def spelt_out(types: Any) -> Any:
@@ -86,9 +78,14 @@ def spelt_out(types: Any) -> Any:
     return ["null" if one is None else one for one in types] if isinstance(types, list) else types
 
 
-def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which allows null if `raw` does."""
-    return or_null(schema) if _is_nullable(raw) else schema
+def accept_null(schema: Schema, raw: dict[str, Any]) -> Schema:
+    """The schema, which allows null if `raw` does, also if it gives null as a value. An `example: null` is
+    what generators write without an example."""
+    if isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
+        return or_null(schema) if says else schema
+    given = [raw.get(word) for word in ("enum", "examples")]
+    is_value = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
+    return or_null(schema) if is_value or NULL_CLEARS.search(str(raw.get("description", ""))) else schema
 
 
 def or_null(schema: Any) -> Any:
@@ -124,15 +121,6 @@ def _unique(values: list[Any]) -> list[Any]:
     return [*found.values()]
 
 
-def _is_nullable(raw: dict[str, Any]) -> bool:
-    """Also if it gives null as a value. An `example: null` is what generators write without an example."""
-    if isinstance(says := raw.get("nullable", raw.get(NULLABLE)), bool):
-        return says
-    given = [raw.get(word) for word in ("enum", "examples")]
-    is_value = raw.get("default", 0) is None or any(isinstance(one, list) and None in one for one in given)
-    return is_value or bool(NULL_CLEARS.search(str(raw.get("description", ""))))
-
-
 def accept_nulls(schema: Any) -> Any:
     """The schema of a merge patch: null is a value of every member, at every depth."""
     if isinstance(schema, list):
@@ -155,7 +143,7 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra
     if isinstance(values := schema.get("enum"), list):
-        loose["examples"] = [value for value in values if value is not None][:SHOWN_VALUES]
+        loose["examples"] = [value for value in values if value is not None][:10]
     if "type" in schema and schema["type"] != "null":
         loose["type"] = _unique([*_types_in(schema), "null"])
     return loose
@@ -166,7 +154,8 @@ def strip_null(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     stripped = {key: value for key, value in schema.items() if not (key == "default" and value is None)}
-    stripped |= {key: strip_null(stripped[key]) for key in INNER if key in stripped}
+    for word in stripped.keys() & {"items", "additionalProperties"}:
+        stripped[word] = strip_null(stripped[word])
     if isinstance(fields := stripped.get("properties"), dict):
         stripped["properties"] = {name: strip_null(field) for name, field in fields.items()}
     for word in stripped.keys() & COMPOSITIONS:
@@ -178,14 +167,10 @@ def strip_null(schema: Any) -> Any:
         stripped["enum"] = [one for one in values if one is not None] or values
     # Models read a plain schema better than a single choice.
     beside, choices = {key: stripped[key] for key in stripped if key != "anyOf"}, stripped.get("anyOf", [])
-    if len(choices) == 1 and isinstance(choices[0], dict) and beside.keys() <= ANNOTATIONS:
+    about = {"title", "description", "examples"}
+    if len(choices) == 1 and isinstance(choices[0], dict) and beside.keys() <= about:
         return choices[0] | beside
     return stripped
-
-
-def size_of(schema: Any) -> int:
-    """Characters."""
-    return len(write_json(schema))
 
 
 @dataclass(slots=True)
@@ -210,8 +195,7 @@ class Conversion:
 def convert_schema(
     raw: Any, pointer: str, reading: Conversion, depth: int = 0, *, is_part: bool = False
 ) -> Any:
-    """Raises NoTool for a schema that is too large or cannot be converted. A part of another schema with
-    further fields is open."""
+    """Raises NoTool. A part of another schema with further fields is open."""
     reading.parts += 1
     if reading.parts > MAX_PARTS or depth > MAX_DEPTH:
         raise NoTool(f"Its schema has more than {MAX_PARTS:,} parts or {MAX_DEPTH} levels.", pointer)
@@ -226,10 +210,8 @@ def convert_schema(
     # Beside fields, a reference is a part like those of `allOf`.
     has_fields = reading.document.minor > 0 and not {"properties", "additionalProperties"}.isdisjoint(raw)
     if has_fields and "$ref" in raw and "allOf" not in raw:
-        beside = {key: value for key, value in raw.items() if key != "$ref"}
-        return _keywords(
-            beside | {"allOf": [{"$ref": raw["$ref"]}]}, pointer, reading, depth, is_part=is_part
-        )
+        raw = {key: value for key, value in raw.items() if key != "$ref"} | {"allOf": [{"$ref": raw["$ref"]}]}
+        return _keywords(raw, pointer, reading, depth, is_part=is_part)
     if target := _target_of(raw, pointer, reading, is_part=is_part):
         return _reference(raw, target, pointer, reading, depth)
     return _keywords(raw, pointer, reading, depth, is_part=is_part)
@@ -424,7 +406,7 @@ def _checked_list(raw: Any, pointer: str) -> list[Any]:
 
 def is_left_out(document: Document, schema: Any, direction: str) -> bool:
     """Whether a property, or its reference, is only for the other direction."""
-    flag = FLAGS[direction]
+    flag = "readOnly" if direction == "request" else "writeOnly"
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
     return any(one.get(flag) is True for one in document.for_the_same_value(schema, ("allOf",)))
@@ -439,7 +421,7 @@ def _mend(schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
-    if fits and len(str(example)) <= LONGEST_EXAMPLE:
+    if fits and len(str(example)) <= 100:
         schema["examples"] = [example]
 
 
@@ -546,7 +528,7 @@ def only_requires(choices: Any) -> bool:
 def is_exclusive(choices: Any) -> bool:
     """Whether `oneOf` is meant by its letter: each alternative only requires fields, and none those of
     another."""
-    if not only_requires(choices) or len(choices) > MAX_EXCLUSIVE:
+    if not only_requires(choices) or len(choices) > 50:  # Each is compared with each other.
         return False
     return not any(one <= other for one, other in permutations(map(required_by, choices), 2))
 
@@ -588,7 +570,7 @@ class Schemas:
     """Converts a document's schemas, each definition once for all operations."""
 
     document: Document
-    direction: Direction  # Requests lack read-only properties, responses write-only ones
+    direction: Literal["request", "response"]  # Requests lack read-only properties, responses write-only ones
     usable_pattern: Callable[[str], bool]
     answers: dict[str, Schema | None] = field(default_factory=dict)
     """By pointer: a response that operations share is converted once. None: not an object, or too large."""
@@ -652,7 +634,7 @@ class Schemas:
     def size_of_definitions(self, definitions: Schema) -> int:
         """In a schema. A definition is part of many schemas, most of which are too large."""
         for name in definitions.keys() - self._sizes.keys():
-            self._sizes[name] = size_of(definitions[name])
+            self._sizes[name] = len(write_json(definitions[name]))
         members = sum(len(f'"{name}":,') + self._sizes[name] for name in definitions)
         return len(',"$defs":{}') - len(",") + members
 
@@ -692,13 +674,9 @@ class Schemas:
         """The same in all operations of the document."""
         if pointer not in self._names:
             last = pointer.rpartition("/")[2]
-            plain = (
-                "".join(char if char.isascii() and char.isalnum() else "_" for char in last)[:LONGEST_NAME]
-                or "_"
-            )
-            name = next(
-                one for n in count(1) if (one := f"{plain}_{n}" if n > 1 else plain) not in self._taken
-            )
+            plain = re.sub(r"[^A-Za-z0-9]", "_", last)[:60] or "_"
+            names = chain([plain], (f"{plain}_{number}" for number in count(2)))
+            name = next(one for one in names if one not in self._taken)
             self._taken.add(name)
             self._names[pointer] = name
         return self._names[pointer]

@@ -179,11 +179,8 @@ class _Converter:
         needed = [name for name, one in zip(names, bodies, strict=True) if one.get("required") is True]
         schema: Object = {"allOf" if len(needed) == len(names) else "anyOf": schemas}
         if not all({"properties", "allOf"} & self._target(one).keys() for one in schemas):
-            schema = {
-                "type": "object",
-                "properties": dict(zip(names, schemas, strict=True)),
-                "required": needed,
-            }
+            properties = dict(zip(names, schemas, strict=True))
+            schema = {"type": "object", "properties": properties, "required": needed}
         return {"required": bool(needed), "schema": schema, SEVERAL: names}
 
 
