@@ -192,7 +192,7 @@ def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -
     for name in old | new:
         if old.get(name) == new.get(name) and (name in old) == (name in new):
             continue
-        harmless = not starts_by_metadata and name != "output_is_promised"
+        harmless = name == "notes" or (not starts_by_metadata and name != "output_is_promised")
         message = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
         yield Difference(
             field="metadata",

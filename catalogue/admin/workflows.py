@@ -51,6 +51,7 @@ from catalogue.exposure import (
     memberships_of,
 )
 from catalogue.history import actor_of
+from catalogue.http_tools import is_http_tool
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Toolset, Workflow
 from catalogue.models.workflow import WorkflowQuerySet
@@ -658,6 +659,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
                     "Some model providers refuse",
                     f"{'; '.join(refused)}. Portable toolsets solve this." if refused else "",
                 ),
+                ("Left out or read differently", format_html_join("", "<p>{}</p>", _notes_of(obj))),
                 ("Executions", executions),
                 *(fact(request, obj) for fact in self.further_facts),
             ],
@@ -671,6 +673,12 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
             "output_schema": html.pretty_json(obj.output_schema) if obj.output_schema else "",
             "metadata": html.pretty_json(obj.metadata) if obj.metadata else "",
         }
+
+
+def _notes_of(workflow: Workflow) -> list[tuple[str]]:
+    """Of the import that made it."""
+    notes = workflow.metadata.get("notes") if is_http_tool(workflow) else None
+    return [(str(note),) for note in notes] if isinstance(notes, list) else []
 
 
 def _toolset_links(workflow: Workflow) -> SafeString:

@@ -404,6 +404,8 @@ class HttpOperation(BaseModel):
     anonymous: bool = Field(default=False, exclude_if=operator.not_)  # Sent without the source's credentials
     path_defaults: dict[str, Any] = {}  # Of arguments in the path that may be left out
     response_headers: list[str] = Field(default=[], exclude_if=operator.not_)  # In lower case
+    notes: list[str] = Field(default=[], exclude_if=operator.not_)
+    """What an import left out or read differently, in sentences for curators."""
 
     @classmethod
     def of(cls, workflow: WorkflowRef) -> Self:

@@ -47,6 +47,15 @@ def confirm(client: Client, page: Any) -> Any:
     return client.post(url(), {"sealed": html.unescape(found[1]) if found else ""})
 
 
+def test_a_curator_reads_what_was_left_out_on_the_page_of_the_workflow(admin_client: Client) -> None:
+    """C1.4, B4: also long after the import."""
+    confirm(admin_client, upload(admin_client))
+    workflow = Workflow.objects.get()
+    (note,) = workflow.metadata["notes"]
+    page = text_of(admin_client.get(page_url(workflow)))
+    assert f"Left out or read differently {note}" in page and 'unsupported style "label"' in note
+
+
 def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None:
     """C1.4, B4: nothing is written before; what is refused or left out is told."""
     page = text_of(upload(admin_client))

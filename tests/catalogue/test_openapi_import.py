@@ -94,7 +94,7 @@ def test_what_tools_do_without_is_told_with_their_operations(write):
     cookie = {"parameters": [{"name": "c", "in": "cookie", "schema": {"type": "array"}}]}
     raw = document({f"/a{number}": {"get": {"operationId": f"get{number}"} | cookie} for number in range(4)})
     lines = run(write(raw), "--dry-run").splitlines()
-    assert lines[lines.index("Left out of tools: 4") + 1 :][:5] == [
+    assert lines[lines.index("Left out or read differently: 4") + 1 :][:5] == [
         '  4 x The cookie parameter "c" is left out, which is a list or object, and cookies are strings.',
         "      GET /a0 (get0)",
         "      GET /a1 (get1)",

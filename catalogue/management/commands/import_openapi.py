@@ -104,7 +104,7 @@ def _groups(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
         lines = [f"{one.method} {one.path}{name} at {one.pointer}" for one, name in calls]
         yield from _group(reason, lines, shown)
     if groups := openapi.group_notes(outcome):
-        yield f"Left out of tools: {sum(len(tools) for _, tools in groups)}"
+        yield f"Left out or read differently: {sum(len(tools) for _, tools in groups)}"
     for note, tools in groups[:shown]:
         yield from _group(note, [f"{one.method} {one.path} ({one.stored.name})" for one in tools], shown)
     if more := len(groups) - len(groups[:shown]):

@@ -348,6 +348,7 @@ class _Reader:
             response_headers=[*self.usual_headers, *told][:MOST_HEADERS],
             # Few APIs answer exactly as documented.
             output_is_promised=False,
+            notes=notes,
         )
         outputs = output_schema_of(self.document, self.outputs, raw.get("responses"), f"{at}/responses")
         try:
