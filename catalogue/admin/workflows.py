@@ -676,9 +676,10 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
 
 def _notes_of(workflow: Workflow) -> list[tuple[str]]:
-    """Of the import that made it."""
-    notes = workflow.metadata.get("notes") if is_http_tool(workflow) else None
-    return [(str(note),) for note in notes] if isinstance(notes, list) else []
+    """Of the import that made it; the metadata have all of them."""
+    notes = [*workflow.metadata.get("notes", ())] if is_http_tool(workflow) else []
+    more = [f"And {len(notes) - 10} more, in the metadata."] if len(notes) > 10 else []
+    return [(note,) for note in [*notes[:10], *more]]
 
 
 def _toolset_links(workflow: Workflow) -> SafeString:
