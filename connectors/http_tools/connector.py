@@ -666,8 +666,8 @@ class Call:
             note = " · ".join([*said, note] if note else said)
         # Nearly every API sends them, few agents need them, and another note costs the structured content.
         # So are all where the tool says what its output is.
-        asides = headers.keys() if self.operation.output else VALIDATORS
-        asides = asides - {*self.operation.response_headers}
+        asides = {*headers} if self.operation.output else {*VALIDATORS}
+        asides -= {*self.operation.response_headers}
         is_aside = status in (200, 201) and not received.note and headers and headers.keys() <= asides
         notes = [{"type": "text", "text": note, "_meta": ASIDE if is_aside else ABOUT_OUTPUT}] if note else []
         content = [received.block, *notes] if received.block else notes
