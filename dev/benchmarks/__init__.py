@@ -1,1 +1,1 @@
-"""Measurements of the product, each against something measured in the same run: `python -m benchmarks`."""
+"""Measurements, each against something measured in the same run: `python -m dev.benchmarks`."""

@@ -1,4 +1,4 @@
-"""Runs the benchmarks, each in a process and a data folder of its own: `python -m benchmarks --help`."""
+"""Runs the benchmarks, each in a process and a data folder of its own: `python -m dev.benchmarks --help`."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parent
+ROOT = FOLDER.parents[1]
 
 
 def names() -> list[str]:
@@ -30,12 +30,12 @@ def run(name: str) -> bool:
             "DJANGO_SETTINGS_MODULE": "config.settings",
             "LOG_LEVEL": "ERROR",
         }
-        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        command = [sys.executable, "-m", f"dev.benchmarks.{name}"]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dev.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run (default: all)")
     parser.add_argument("--list", action="store_true", help="say which there are")
     options = parser.parse_args()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks._processes import McpServer
+from dev.benchmarks._processes import McpServer
 
 
 class _Connection(asyncio.BufferedProtocol):

@@ -14,8 +14,8 @@ from pathlib import Path
 import dj_database_url
 import psutil
 
-from benchmarks._status_engine import ARRIVALS_PATH
 from connectors.testing import free_port
+from dev.benchmarks._status_engine import ARRIVALS_PATH
 from tests.processes import ExampleEngine, running, running_example_engine, web_command
 
 
@@ -59,7 +59,7 @@ def do_nothing_server(folder: Path) -> Iterator[McpServer]:
         for tool in visible_tools(current_catalogue(), Access.of_local_user())
     ]
     tools.write_text(json.dumps(shown))
-    application = "benchmarks._do_nothing:application"
+    application = "dev.benchmarks._do_nothing:application"
     with _uvicorn(application, folder, answers="/ready", DO_NOTHING_TOOLS=str(tools)) as server:
         base_url, process = server
         yield McpServer(f"{base_url}/mcp", process)
@@ -82,7 +82,7 @@ def bare_server(folder: Path, answer: bytes) -> Iterator[McpServer]:
     file = folder / f"answer-{secrets.token_hex(4)}"
     file.write_bytes(answer)
     with _uvicorn(
-        "benchmarks._bare_answer:application", folder, answers="/", BARE_ANSWER=str(file)
+        "dev.benchmarks._bare_answer:application", folder, answers="/", BARE_ANSWER=str(file)
     ) as server:
         base_url, process = server
         yield McpServer(f"{base_url}/mcp", process)
@@ -91,14 +91,14 @@ def bare_server(folder: Path, answer: bytes) -> Iterator[McpServer]:
 @contextmanager
 def model_and_shop(folder: Path) -> Iterator[str]:
     """The base URL of a model server and an API that answer at once."""
-    with _uvicorn("benchmarks._model_and_shop:application", folder, answers="/ready") as server:
+    with _uvicorn("dev.benchmarks._model_and_shop:application", folder, answers="/ready") as server:
         yield server[0]
 
 
 @contextmanager
 def status_engine(folder: Path) -> Iterator[str]:
     """The base URL of an engine that answers from memory."""
-    application = "benchmarks._status_engine:application"
+    application = "dev.benchmarks._status_engine:application"
     with _uvicorn(application, folder, answers=ARRIVALS_PATH) as server:
         yield server[0]
 
@@ -106,7 +106,7 @@ def status_engine(folder: Path) -> Iterator[str]:
 @contextmanager
 def traces_collector(folder: Path) -> Iterator[str]:
     """The base URL of a collector that reads traces and forgets them."""
-    with _uvicorn("benchmarks._collector:application", folder, answers="/received") as server:
+    with _uvicorn("dev.benchmarks._collector:application", folder, answers="/received") as server:
         yield server[0]
 
 
@@ -182,7 +182,7 @@ def own_database(url: str = "", *, kept_as: str = "") -> Iterator[str]:
     if not url.startswith("postgres"):
         os.environ.pop("DATABASE_URL", None)
         if kept_as:
-            folder = Path(__file__).parent.parent / ".cache" / kept_as
+            folder = Path(__file__).parents[2] / ".cache" / kept_as
             folder.mkdir(parents=True, exist_ok=True)
             os.environ["CATALOGUE_DATA_DIR"] = str(folder)
         _migrate()

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from itertools import count as numbers
 from typing import Any
 
-from benchmarks._workflow_texts import ACTIONS, CLOSING_PARAGRAPHS, COMMON, DEPARTMENTS, Action, Department
+from dev.benchmarks._workflow_texts import (
+    ACTIONS,
+    CLOSING_PARAGRAPHS,
+    COMMON,
+    DEPARTMENTS,
+    Action,
+    Department,
+)
 
 SEED = 20_261_121
 PARAMETER_COUNTS = {0: 6, 1: 10, 2: 14, 3: 16, 4: 14, 5: 12, 6: 9, 7: 6, 8: 5, 9: 3, 10: 2, 11: 2, 12: 1}

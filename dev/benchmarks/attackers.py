@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, catalogue_server, own_database, status_engine
-from benchmarks._status_engine import AT_ONCE
-from benchmarks.calls import Figures, burst, prepare_workflows
+from dev.benchmarks._figures import milliseconds, percentile, table
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database, status_engine
+from dev.benchmarks._status_engine import AT_ONCE
+from dev.benchmarks.calls import Figures, burst, prepare_workflows
 
 GOAL = 0.20
 """The most that attackers may cost, of the calls a second."""
@@ -31,7 +31,15 @@ CLIENTS, REQUESTS, WARM_UP, ROUNDS = 8, 150, 80, 3
 @contextmanager
 def attacked(server: McpServer, kind: str, addresses: int, answers: Counter[str]) -> Iterator[None]:
     base_url = server.url.removesuffix("/mcp")
-    command = [sys.executable, "-m", "benchmarks._attackers", base_url, kind, str(ATTACKERS), str(addresses)]
+    command = [
+        sys.executable,
+        "-m",
+        "dev.benchmarks._attackers",
+        base_url,
+        kind,
+        str(ATTACKERS),
+        str(addresses),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attackers:
         assert attackers.stdout is not None
         attackers.stdout.readline()

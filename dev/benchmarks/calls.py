@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._load import send_load
-from benchmarks._processes import McpServer, catalogue_server, do_nothing_server, own_database, status_engine
-from benchmarks._status_engine import AT_ONCE, CACHED, POLLED
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._load import send_load
+from dev.benchmarks._processes import (
+    McpServer,
+    catalogue_server,
+    do_nothing_server,
+    own_database,
+    status_engine,
+)
+from dev.benchmarks._status_engine import AT_ONCE, CACHED, POLLED
 
 TITLES = {
     POLLED: "over by its first poll",

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._load import send_load
-from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks._workflows import fill_catalogue, realistic_definitions
+from dev.benchmarks._figures import milliseconds, percentile, table
+from dev.benchmarks._load import send_load
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database
+from dev.benchmarks._workflows import fill_catalogue, realistic_definitions
 
 COUNTS = (10, 20, 50, 80, 100, 200)
 TYPICAL = 80

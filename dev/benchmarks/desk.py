@@ -12,9 +12,9 @@ from random import Random
 
 import httpx2
 
-from benchmarks._figures import milliseconds, percentile, stopwatch
-from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks._workflows import fill_catalogue
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database
+from dev.benchmarks._workflows import fill_catalogue
 
 WORKFLOWS, EXECUTIONS, DAYS = 5_000, 100_000, 30
 CALLED = 400

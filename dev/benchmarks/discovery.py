@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx2
 
-from benchmarks._figures import best_of, milliseconds, stopwatch, table
-from benchmarks._processes import own_database
+from dev.benchmarks._figures import best_of, milliseconds, stopwatch, table
+from dev.benchmarks._processes import own_database
 
 COUNT = 1_000
 GOAL_SECONDS = 5.0

@@ -18,10 +18,10 @@ import httpx2
 from mcp.client import Client as McpClient
 from temporalio.client import Client as TemporalClient
 
-from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks.calls import META, VERSION
 from connectors.testing import free_port
+from dev.benchmarks._figures import milliseconds, percentile, table
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database
+from dev.benchmarks.calls import META, VERSION
 from tests.engines.prefect.server import AUTH, BUSY_TRIES, ENVIRONMENT, running_prefect
 from tests.engines.temporal.server import TASK_QUEUE, running_server, running_worker
 from tests.processes import running
@@ -168,7 +168,7 @@ def mcp_server(folder: Path) -> Iterator[Measuring]:
 
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "benchmarks._timed_upstream", str(port)]
+    command = [sys.executable, "-m", "dev.benchmarks._timed_upstream", str(port)]
     with running(command, answers_at=f"{address}/ready", log=folder / "upstream.log"):
         connect("mcp", {"url": f"{address}/mcp"})
         yield measure
@@ -287,7 +287,7 @@ def main() -> None:
         if ENVIRONMENT.exists():
             engines.append(prefect)
         else:
-            print("  without Prefect, which `make install-engines` installs")
+            print("  without Prefect, which `make install-all` installs")
         for engine in engines:
             with engine(folder) as measuring, catalogue_server(folder) as server:
                 found.append(asyncio.run(measure(server, measuring)))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._processes import own_database
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._processes import own_database
 
 INSTRUCTIONS = Path(__file__).with_name("finding.yaml")
 GOALS = {"instruction": 0.5, "instruction and the model's words": 0.85}

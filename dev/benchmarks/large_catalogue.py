@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._processes import own_database
-from benchmarks._workflows import realistic_definitions
-from benchmarks.discovery import _Listing, engine
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._processes import own_database
+from dev.benchmarks._workflows import realistic_definitions
+from dev.benchmarks.discovery import _Listing, engine
 
 COUNT = 20_000
 TOOLSETS = 50

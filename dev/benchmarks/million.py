@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from benchmarks._figures import milliseconds, percentile, stopwatch
-from benchmarks._processes import own_database
-from benchmarks._workflows import fill_catalogue
-from benchmarks.desk import (
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch
+from dev.benchmarks._processes import own_database
+from dev.benchmarks._workflows import fill_catalogue
+from dev.benchmarks.desk import (
     DAYS,
     GOAL_SECONDS,
     LISTS,

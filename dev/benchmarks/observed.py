@@ -15,11 +15,11 @@ from statistics import median, quantiles
 import httpx2
 import psutil
 
-from benchmarks._figures import table
-from benchmarks._processes import McpServer, own_database, status_engine, traces_collector
-from benchmarks._status_engine import AT_ONCE, CACHED, POLLED
-from benchmarks.calls import TITLES, WARM_UP, burst, prepare_workflows
 from connectors.testing import free_port
+from dev.benchmarks._figures import table
+from dev.benchmarks._processes import McpServer, own_database, status_engine, traces_collector
+from dev.benchmarks._status_engine import AT_ONCE, CACHED, POLLED
+from dev.benchmarks.calls import TITLES, WARM_UP, burst, prepare_workflows
 from tests.processes import running
 
 GOAL = 0.10
@@ -36,7 +36,7 @@ def web_process(folder: Path, file: Path, **variables: str) -> Iterator[McpServe
 
     _, token = create_token(name="benchmark", scopes=[Scope.READ, Scope.RUN, Scope.VIEW])
     address = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "benchmarks._switched", str(port), str(file)]
+    command = [sys.executable, "-m", "dev.benchmarks._switched", str(port), str(file)]
     ready = f"{address}/health/live"
     with running(command, answers_at=ready, log=folder / "web.log", environment=variables) as started:
         yield McpServer(f"{address}/mcp", psutil.Process(started.pid), token)

@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx2
 import psutil
 
-from benchmarks._figures import milliseconds, percentile, table
-from benchmarks._processes import McpServer, own_database, product, running_worker, status_engine
-from benchmarks._status_engine import ARRIVALS_PATH
-from benchmarks.calls import META, VERSION
+from dev.benchmarks._figures import milliseconds, percentile, table
+from dev.benchmarks._processes import McpServer, own_database, product, running_worker, status_engine
+from dev.benchmarks._status_engine import ARRIVALS_PATH
+from dev.benchmarks.calls import META, VERSION
 
 RUNS = 10_000
 INTERVAL_SECONDS = 30

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._load import send_load
-from benchmarks._processes import McpServer, bare_server, catalogue_server, own_database
-from benchmarks._workflows import fill_catalogue
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._load import send_load
+from dev.benchmarks._processes import McpServer, bare_server, catalogue_server, own_database
+from dev.benchmarks._workflows import fill_catalogue
 
 WORKFLOWS, EXECUTIONS = 500, 500
 GOAL_PAGE_SECONDS = 0.03

@@ -5,7 +5,7 @@ import random
 import statistics
 from collections.abc import Callable
 
-from benchmarks._figures import table
+from dev.benchmarks._figures import table
 from executions.runner.schedule import LatestRuns, UsualDurations, pause_before
 
 RUNS = 300

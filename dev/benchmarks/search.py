@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks._figures import best_of, milliseconds, percentile, stopwatch, table
-from benchmarks._processes import own_database
-from benchmarks._workflow_texts import ACTIONS, DEPARTMENTS
-from benchmarks._workflows import realistic_definitions
+from dev.benchmarks._figures import best_of, milliseconds, percentile, stopwatch, table
+from dev.benchmarks._processes import own_database
+from dev.benchmarks._workflow_texts import ACTIONS, DEPARTMENTS
+from dev.benchmarks._workflows import realistic_definitions
 
 MANY = 5_000
 GOAL_BEHIND = 0.05

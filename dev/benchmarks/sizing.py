@@ -15,11 +15,11 @@ from statistics import median
 import httpx2
 import psutil
 
-from benchmarks import polling
-from benchmarks._figures import stopwatch, table
-from benchmarks._processes import McpServer, catalogue_server, own_database, running_worker, status_engine
-from benchmarks._status_engine import AT_ONCE, CACHED, POLLED
-from benchmarks.calls import META, TEXT, TITLES, VERSION, WARM_UP, burst, prepare_workflows
+from dev.benchmarks import polling
+from dev.benchmarks._figures import stopwatch, table
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database, running_worker, status_engine
+from dev.benchmarks._status_engine import AT_ONCE, CACHED, POLLED
+from dev.benchmarks.calls import META, TEXT, TITLES, VERSION, WARM_UP, burst, prepare_workflows
 
 CLIENTS, REQUESTS, ROUNDS = 8, 200, 3
 WAITING = 200

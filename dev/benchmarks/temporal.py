@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 from temporalio.client import Client
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks.calls import META, VERSION
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database
+from dev.benchmarks.calls import META, VERSION
 from tests.engines.temporal.definitions import definitions
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, running_server, running_worker
 

@@ -14,10 +14,16 @@ from typing import Any
 
 import httpx2
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._load import send_load
-from benchmarks._processes import McpServer, bare_server, catalogue_server, do_nothing_server, own_database
-from benchmarks._workflows import fill_catalogue
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._load import send_load
+from dev.benchmarks._processes import (
+    McpServer,
+    bare_server,
+    catalogue_server,
+    do_nothing_server,
+    own_database,
+)
+from dev.benchmarks._workflows import fill_catalogue
 
 SMALL, TOOLS, MANY, MEMORY = 100, 1_000, 10_000, 5_000
 GOAL_OF_BARE = 0.7
@@ -138,7 +144,7 @@ def add_toolsets() -> None:
 def curator() -> Iterator[None]:
     """Changes the title of one workflow after the other, one a second."""
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "benchmarks._curator"]
+        command = [sys.executable, "-m", "dev.benchmarks._curator"]
         process = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
         try:
             yield

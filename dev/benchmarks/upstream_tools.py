@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx2
 from mcp import Client
 
-from benchmarks._figures import best_of, milliseconds, stopwatch, table
-from benchmarks._paged_tools import COUNT
-from benchmarks._processes import own_database
 from connectors.testing import free_port
+from dev.benchmarks._figures import best_of, milliseconds, stopwatch, table
+from dev.benchmarks._paged_tools import COUNT
+from dev.benchmarks._processes import own_database
 from tests.processes import running
 
 GOAL_SECONDS = 3.0
@@ -58,7 +58,7 @@ def measure(base_url: str) -> list[tuple[str, float, int]]:
 
 def main() -> None:
     base_url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "benchmarks._paged_tools", str(port)]
+    command = [sys.executable, "-m", "dev.benchmarks._paged_tools", str(port)]
     with (
         tempfile.TemporaryDirectory() as folder,
         own_database(os.environ.get("DATABASE_URL", "")) as database,

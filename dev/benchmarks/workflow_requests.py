@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import httpx2
 from openai import AsyncOpenAI
 
-from benchmarks._figures import milliseconds, percentile, stopwatch, table
-from benchmarks._load import send_load
-from benchmarks._model_and_shop import ARGUMENTS, TOOL
-from benchmarks._processes import McpServer, catalogue_server, model_and_shop, own_database
-from benchmarks._workflows import realistic_definitions
-from benchmarks.calls import META, VERSION
+from dev.benchmarks._figures import milliseconds, percentile, stopwatch, table
+from dev.benchmarks._load import send_load
+from dev.benchmarks._model_and_shop import ARGUMENTS, TOOL
+from dev.benchmarks._processes import McpServer, catalogue_server, model_and_shop, own_database
+from dev.benchmarks._workflows import realistic_definitions
+from dev.benchmarks.calls import META, VERSION
 
 MANY_TOOLS = 100
 WARM_UP = 20

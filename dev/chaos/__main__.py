@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.run import Wanted, run_chaos
-from chaos.stacks import Restart, StackName, Unavailable, choose_name
+from dev.chaos.run import Wanted, run_chaos
+from dev.chaos.stacks import Restart, StackName, Unavailable, choose_name
 
 EPILOG = """\
 The last line holds the figures; every line above it that begins with LOST, DOUBLED or WRONG is a violation,
@@ -34,7 +34,7 @@ def main() -> None:
 
 def _read_options() -> Wanted:
     parser = argparse.ArgumentParser(
-        prog="python -m chaos",
+        prog="python -m dev.chaos",
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

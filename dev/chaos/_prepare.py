@@ -1,4 +1,4 @@
-"""Makes a deployment ready, on its database: `python -m chaos._prepare < wanted.json`.
+"""Makes a deployment ready, on its database: `python -m dev.chaos._prepare < wanted.json`.
 
 Reads `{"sources": {name: settings}, "tokens": {name: scopes}}`, where the settings are a source's `config`,
 `credentials` and `max_concurrent`; prints `{"tokens": {name: token}, "tools": {source: {workflow: tool}}}`.

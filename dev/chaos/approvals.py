@@ -22,11 +22,11 @@ from typing import Any
 
 import httpx2
 
-from chaos.deployment import OBSERVER, Deployment, deployed
-from chaos.plan import BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS
-from chaos.programs import ROOT
-from chaos.records import MARK
-from chaos.stacks import StackName, Unavailable, choose_name, own_stack
+from dev.chaos.deployment import OBSERVER, Deployment, deployed
+from dev.chaos.plan import BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS
+from dev.chaos.programs import ROOT
+from dev.chaos.records import MARK
+from dev.chaos.stacks import StackName, Unavailable, choose_name, own_stack
 
 APPROVERS = ("anna", "ben", "cleo")
 TOOL = "text_statistics"
@@ -366,7 +366,7 @@ async def show(stack_name: StackName, seed: int, number: int, kills: int, folder
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m chaos.approvals", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dev.chaos.approvals", description=__doc__)
     parser.add_argument("--stack", type=StackName, choices=list(StackName))
     parser.add_argument("--seed", type=int, help="of the calls, the decisions and the kills (default: any)")
     parser.add_argument("--calls", type=int, default=1000, metavar="N", help="(default: 1000)")

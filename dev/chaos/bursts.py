@@ -1,7 +1,7 @@
 """Requests that arrive all at once: each must be answered soon, and every process stays ready and can end.
 
-Run `python -m chaos.bursts --connections 6`. The last line holds the figures; the exit code is 1 if an answer
-was late, missing, or neither acceptance nor an honest refusal.
+Run `python -m dev.chaos.bursts --connections 6`. The last line holds the figures; the exit code is 1 if an
+answer was late, missing, or neither acceptance nor an honest refusal.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from typing import Any
 
 import aiohttp
 
-from chaos.deployment import OBSERVER, Deployment, deployed
-from chaos.doors import META, VERSION
-from chaos.plan import CALLERS, KEYED, WEBS
-from chaos.stacks import StackName, choose_name, own_stack
+from dev.chaos.deployment import OBSERVER, Deployment, deployed
+from dev.chaos.doors import META, VERSION
+from dev.chaos.plan import CALLERS, KEYED, WEBS
+from dev.chaos.stacks import StackName, choose_name, own_stack
 
 SOON = 10.0
 """Seconds within which each answer must have arrived."""
@@ -223,7 +223,7 @@ BESIDE_CALLS = 500
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.bursts",
+        prog="python -m dev.chaos.bursts",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from chaos.deployment import Deployment
-from chaos.doors import Answer, ConnectionBroke, NothingSent, Refused, attempt, cancel
-from chaos.plan import Call, Persistence
+from dev.chaos.deployment import Deployment
+from dev.chaos.doors import Answer, ConnectionBroke, NothingSent, Refused, attempt, cancel
+from dev.chaos.plan import Call, Persistence
 
 TRY_AGAIN_SECONDS = 0.3
 

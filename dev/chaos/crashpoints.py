@@ -26,8 +26,8 @@ from threading import Thread
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from benchmarks._processes import own_database
 from connectors.registry import usable_connectors
+from dev.benchmarks._processes import own_database
 from tests.packages import declare_package
 
 KILLED = 137
@@ -407,7 +407,7 @@ def describe(outcomes: Counter[tuple[str, str]], calls: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m chaos.crashpoints", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dev.chaos.crashpoints", description=__doc__)
     parser.add_argument("--kind", metavar="WORDS", default="", help="only the kinds whose name contains this")
     wanted = parser.parse_args().kind
     with (
@@ -452,8 +452,8 @@ def own_django(folder: Path) -> Iterator[str]:
         declare_package(
             folder,
             "patient-engines",
-            waiting="chaos.patient:WaitingConnector",
-            holding="chaos.patient:HoldingConnector",
+            waiting="dev.chaos.patient:WaitingConnector",
+            holding="dev.chaos.patient:HoldingConnector",
         )
         sys.path.insert(0, str(folder))
         assert {kind.source for kind in KINDS} <= usable_connectors().keys()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.plan import ASKED, BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS
-from chaos.programs import ROOT, Program
-from chaos.stacks import Stack
 from connectors.testing import free_port
+from dev.chaos.plan import ASKED, BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS
+from dev.chaos.programs import ROOT, Program
+from dev.chaos.stacks import Stack
 from tests.processes import ExampleEngine
 
 OBSERVER = "observer"
@@ -178,7 +178,7 @@ def _prepare(deployment: Deployment, sources: dict[str, Any]) -> None:
     usual = ["workflows:read", "workflows:run"]
     wanted = {"sources": sources, "tokens": dict.fromkeys(CALLERS, usual) | {OBSERVER: ["catalogue:admin"]}}
     prepared = subprocess.run(
-        [sys.executable, "-m", "chaos._prepare"],
+        [sys.executable, "-m", "dev.chaos._prepare"],
         cwd=ROOT,
         env=deployment.variables,
         input=json.dumps(wanted),

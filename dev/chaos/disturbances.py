@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chaos.deployment import Deployment
-from chaos.plan import Kill, Plan
-from chaos.stacks import Restart
+from dev.chaos.deployment import Deployment
+from dev.chaos.plan import Kill, Plan
+from dev.chaos.stacks import Restart
 
 WATCH_SECONDS = 0.5
 

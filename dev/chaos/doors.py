@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from chaos.plan import Call, Door, Persistence
+from dev.chaos.plan import Call, Door, Persistence
 
 VERSION = "2026-07-28"
 META = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TETHERED = ROOT / "deploy" / "tethered.py"
 START_SECONDS = 120.0
 PROBE_SECONDS = 0.05

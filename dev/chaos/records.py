@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from chaos.deployment import OBSERVER, Deployment
-from chaos.plan import PLAIN
+from dev.chaos.deployment import OBSERVER, Deployment
+from dev.chaos.plan import PLAIN
 
 ACTIVE = ("pending", "starting", "running")
 MARK = re.compile(r"mark-\d{5}")

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chaos.clients import Story
-from chaos.disturbances import Disturbances
-from chaos.plan import Persistence
-from chaos.stacks import StackName
-from chaos.verdict import Kind, Unconfirmed, Verdict
+from dev.chaos.clients import Story
+from dev.chaos.disturbances import Disturbances
+from dev.chaos.plan import Persistence
+from dev.chaos.stacks import StackName
+from dev.chaos.verdict import Kind, Unconfirmed, Verdict
 
 SHOWN = 20
 """Of a kind, so that the figures stay in sight."""

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import httpx2
 
-from chaos.clients import Crowd, Story
-from chaos.deployment import Deployment, deployed
-from chaos.plan import BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS, Call, Door, Persistence
-from chaos.programs import ROOT
-from chaos.records import Records
-from chaos.stacks import StackName, Unavailable, choose_name, own_stack
-from chaos.verdict import Verdict, judge
+from dev.chaos.clients import Crowd, Story
+from dev.chaos.deployment import Deployment, deployed
+from dev.chaos.plan import BEAT, CALLERS, KEYED, PLAIN, WEBS, WORKERS, Call, Door, Persistence
+from dev.chaos.programs import ROOT
+from dev.chaos.records import Records
+from dev.chaos.stacks import StackName, Unavailable, choose_name, own_stack
+from dev.chaos.verdict import Verdict, judge
 
 NEXT_VERSION = "0.2.0.dev0"
 COLUMN = "written_by"
@@ -268,7 +268,7 @@ def figures(stack: StackName, seed: int, upgrade: Upgrade, verdict: Verdict) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.rolling",
+        prog="python -m dev.chaos.rolling",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

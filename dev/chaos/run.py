@@ -5,14 +5,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.clients import Crowd, Story
-from chaos.deployment import Deployment, deployed
-from chaos.disturbances import Disturbances
-from chaos.plan import Call, draw_plan
-from chaos.records import Records
-from chaos.report import Report
-from chaos.stacks import Restart, StackName, own_stack
-from chaos.verdict import Verdict, judge
+from dev.chaos.clients import Crowd, Story
+from dev.chaos.deployment import Deployment, deployed
+from dev.chaos.disturbances import Disturbances
+from dev.chaos.plan import Call, draw_plan
+from dev.chaos.records import Records
+from dev.chaos.report import Report
+from dev.chaos.stacks import Restart, StackName, own_stack
+from dev.chaos.verdict import Verdict, judge
 
 PATIENCE_SECONDS = 600.0
 """How long after the last call clients insist and executions may take to settle; far more than is needed."""

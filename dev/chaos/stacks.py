@@ -16,8 +16,8 @@ import psycopg
 import redis
 from kombu import Connection
 
-from chaos.programs import ROOT
 from config.celery import queue_name
+from dev.chaos.programs import ROOT
 
 REDIS_DATABASES = range(1, 12)
 """Those that a run may take if they are empty; tests use the higher ones."""
@@ -105,7 +105,7 @@ def _find_servers(name: StackName) -> tuple[str, str]:
     """Of the environment if it names this stack, else those that this machine runs for tests."""
     if choose_name() is name and os.environ.get("CELERY_BROKER_URL"):
         return os.environ["DATABASE_URL"], os.environ["CELERY_BROKER_URL"]
-    command = [sys.executable, "scripts/find_services.py", name.value]
+    command = [sys.executable, "dev/scripts/find_services.py", name.value]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise Unavailable(found.stderr.strip())

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
-from chaos.clients import Story
-from chaos.plan import ASKED, KEYED, PLAIN, Call, Persistence
-from chaos.records import ACTIVE, Execution, Run
+from dev.chaos.clients import Story
+from dev.chaos.plan import ASKED, KEYED, PLAIN, Call, Persistence
+from dev.chaos.records import ACTIVE, Execution, Run
 
 NOT_STARTED = "The start did not happen"
 ENDED_AS = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}

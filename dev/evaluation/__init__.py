@@ -1,1 +1,1 @@
-"""How well a model chooses tools and their arguments: `python -m evaluation`."""
+"""How well a model chooses tools and their arguments: `python -m dev.evaluation`."""

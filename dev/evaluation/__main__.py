@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import django
 
-from evaluation.instructions import Instruction, read_instructions, write_table
+from dev.evaluation.instructions import Instruction, read_instructions, write_table
 
 if TYPE_CHECKING:
-    from evaluation.attempts import Attempt
+    from dev.evaluation.attempts import Attempt
 
 NOTHING_CONFIGURED = """\
 No model is configured. Set OPENAI_MODEL, with OPENAI_API_KEY for OpenAI's own server, or with OPENAI_BASE_URL
@@ -48,8 +48,8 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     if not model:
         sys.exit(NOTHING_CONFIGURED)
     from catalogue.database import bring_up_to_date
-    from evaluation.attempts import CannotRun
-    from evaluation.report import as_json, summary
+    from dev.evaluation.attempts import CannotRun
+    from dev.evaluation.report import as_json, summary
 
     bring_up_to_date(partial(print, file=sys.stderr))
     try:
@@ -63,8 +63,8 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
 
 
 async def _attempt(chosen: list[Instruction], *, repeat: int, quiet: bool) -> list["Attempt"]:
-    from evaluation.attempts import ask_all
-    from evaluation.report import line_of
+    from dev.evaluation.attempts import ask_all
+    from dev.evaluation.report import line_of
 
     attempts = []
     async for attempt in ask_all(chosen, repeat=repeat):
@@ -93,7 +93,7 @@ def _own_data() -> Iterator[None]:
 
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m evaluation",
+        prog="python -m dev.evaluation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

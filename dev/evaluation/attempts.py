@@ -9,7 +9,7 @@ from catalogue.access import Caller
 from catalogue.database import run_in_database
 from catalogue.imports.tools import store_tools
 from catalogue.models import Workflow
-from evaluation.instructions import Instruction, input_schemas, read_tools
+from dev.evaluation.instructions import Instruction, input_schemas, read_tools
 from orchestration.guard import Proposal, UnreadableProposal, read_proposal
 from orchestration.language_model import Message, MeteredModel, Reply
 from orchestration.models import Failure, StageFailed

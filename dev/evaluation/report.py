@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.attempts import Attempt
+from dev.evaluation.attempts import Attempt
 from orchestration.models import Failure
 
 

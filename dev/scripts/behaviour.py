@@ -1,4 +1,4 @@
-"""Record what a move of code must not change: `python -m scripts.behaviour FOLDER`.
+"""Record what a move of code must not change: `python -m dev.scripts.behaviour FOLDER`.
 
 Run it before and after, then compare the folders with `diff -r`. They contain the OpenAPI document, the help
 of every command, and tools/list of a fixed catalogue for both eras of the protocol.
@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx2
 
-from benchmarks._processes import McpServer, catalogue_server, own_database
-from benchmarks._workflows import fill_catalogue
+from dev.benchmarks._processes import McpServer, catalogue_server, own_database
+from dev.benchmarks._workflows import fill_catalogue
 
 WORKFLOWS = 300
 META = {

@@ -15,7 +15,7 @@ import kubernetes_validate
 import yaml
 from helm_python import Chart, HelmError, lint
 
-DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PROGRAM = "/opt/workflow-catalogue/bin/workflow-catalogue"
 WARNING = 2  # Of Helm's severities
 SELECTOR: dict[str, Any] = {"namespaceSelector": {}}

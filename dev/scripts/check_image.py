@@ -1,6 +1,6 @@
 """Run the image as compose.yaml and the chart do, read-only and not as root, and a call through it.
 
-    ENGINE=podman IMAGE=workflow-catalogue:latest python scripts/check_image.py [option for `ENGINE run` ...]
+    ENGINE=podman IMAGE=workflow-catalogue:latest python dev/scripts/check_image.py [option of `run` ...]
 
 Web, worker, beat and the example engine are containers of their own on the host's network, with one folder of
 data.

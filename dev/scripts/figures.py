@@ -1,4 +1,4 @@
-"""How the product's code is cut: `python scripts/figures.py [--against REVISION]`.
+"""How the product's code is cut: `python dev/scripts/figures.py [--against REVISION]`.
 
 The figures are those of the rooms without their migrations.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "telemetry",
     "connectors",
@@ -229,7 +229,7 @@ def details(root: Path) -> Iterator[str]:
 
 
 MAP = ROOT / "CONTRIBUTING.md"
-BEGINNING, END = "<!-- Made by `make map`. -->\n", "<!-- End of the map. -->"
+BEGINNING, END = "<!-- Made by `make generate`. -->\n", "<!-- End of the map. -->"
 
 
 def draw_map(root: Path) -> str:
@@ -251,7 +251,7 @@ def write_map(*, only_compare: bool) -> None:
     _, _, after = rest.partition(END)
     drawn = f"{before}{BEGINNING}{draw_map(ROOT)}{END}{after}"
     if only_compare and drawn != text:
-        sys.exit(f"The map in {MAP.name} is not what the imports are: run `make map`.")
+        sys.exit(f"The map in {MAP.name} is not what the imports are: run `make generate`.")
     MAP.write_text(drawn, encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Make a virtual environment hold exactly what a lock file says, at no cost when it already does.
 
-    python3 scripts/install.py ENVIRONMENT LOCK [PART ...]
+    python3 dev/scripts/install.py ENVIRONMENT LOCK [PART ...]
 
 PART names lock files that LOCK contains, so that a later installation of one of those has nothing to do.
 uv installs, from the indexes of pip's configuration; where that fails, pip does.
@@ -20,10 +20,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / ".cache" / "install"
 UV_ENVIRONMENT = ROOT / ".cache" / "uv"
-UV_LOCK = ROOT / "scripts" / "requirements-uv.lock"
+UV_LOCK = ROOT / "requirements" / "uv.lock"
 STAMP = "installed-from-locks"
 
 PIP_OPTIONS = (

@@ -1,6 +1,6 @@
 """Install what a folder's package-lock.json lists into its node_modules, at no cost when it is there already.
 
-    python3 scripts/install_node.py FOLDER
+    python3 dev/scripts/install_node.py FOLDER
 
 Ends with an error when npm is missing or cannot install; only tests need these packages, and they say so.
 Uses the standard library only: it runs before anything is installed.
@@ -14,7 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from install import fail, log_for, run, timed
+from install import fail, log_for, run, timed  # type: ignore[import-not-found]
 
 INSTALL = ("npm", "ci", "--no-progress", "--loglevel=error")
 IMPATIENT = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A stand-in for a container engine, for `make image test-image` on Debian machines that have none.
+"""A stand-in for a container engine, for `make image` and check_image.py on Debian machines that have none.
 
 It builds deploy/Dockerfile on a root file system by debootstrap and runs that in namespaces of its own:
-read-only, as the image's user, without capabilities. It knows what that file and scripts/check_image.py use,
-and refuses the rest. Needs root, debootstrap and util-linux. Everything is in .cache/plain/.
+read-only, as the image's user, without capabilities. It knows what that file and check_image.py use, and
+refuses the rest. Needs root, debootstrap and util-linux. Everything is in .cache/plain/.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-HOME = Path(__file__).resolve().parents[1] / ".cache" / "plain"
+HOME = Path(__file__).resolve().parents[2] / ".cache" / "plain"
 SUITE = "bookworm"
 PACKAGES = "python3,python3-venv,ca-certificates"
 SYSTEM_PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

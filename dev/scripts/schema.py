@@ -12,10 +12,10 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "catalogue" / "schema.sql"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+(\+00:00)?")
-HEAD = "-- What the migrations make of an empty SQLite database. `make schema` writes it.\n"
+HEAD = "-- What the migrations make of an empty SQLite database. `make generate` writes it.\n"
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Run commands one after the other until one fails, and end with a table of how long each took.
 
-    python3 scripts/stages.py "NAME=COMMAND" "+NAME=COMMAND" ...
+    python3 dev/scripts/stages.py "NAME=COMMAND" "+NAME=COMMAND" ...
 
 One that begins with + runs at the same time as the one before it, and what it prints comes afterwards. An
 argument may have several, each on a line of its own.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that need no foreign server on another Debian, with its Python, SQLite and OpenSSL, as they are
-# committed: scripts/test_on_debian.sh trixie [arguments for pytest]. Needs root and debootstrap. The system stays in
+# committed: dev/scripts/test_on_debian.sh trixie [arguments for pytest]. Needs root and debootstrap. The system stays in
 # .cache/debian (1 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."

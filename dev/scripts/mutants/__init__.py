@@ -1,1 +1,1 @@
-"""Mutation testing: would the tests notice a fault? `make mutants` tries a sample of faults."""
+"""Mutation testing, `python -m dev.scripts.mutants`: would the tests notice a fault?"""

@@ -1,4 +1,4 @@
-"""`python -m scripts.mutants`: make a seeded sample of faults and print the share that the tests notice.
+"""`python -m dev.scripts.mutants`: make a seeded sample of faults and print the share that the tests notice.
 
 A mutant is killed when a test fails or hangs. Only the tests that execute its line are run. Nothing is
 changed in the tree itself; mutants live in copies of it. Exits with 1 below the wanted share.
@@ -70,7 +70,7 @@ def choose_mutants(options: argparse.Namespace, tree: Path) -> list[Mutant]:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dev.scripts.mutants", description=__doc__)
     add = parser.add_argument
     add("--tree", type=Path, default=Path(), metavar="DIR", help="the checkout to try (default: this one)")
     add("--parts", nargs="+", default=PARTS, metavar="PART", help="what to change, without .py")
