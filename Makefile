@@ -96,7 +96,7 @@ format: install-dev  ## Format the code and mend what the linter can mend.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: install-dev  ## Measure speed and memory; ARGS=calls chooses one measurement, ARGS=--help lists them.
+bench: install-dev  ## Measure speed and memory; ARGS=calls chooses one, ARGS=--list lists them.
 	@$(BIN)/python -m dev.benchmarks $(ARGS)
 
 eval: install  ## Ask the configured model 40 instructions and mark its answers; ARGS=--help lists the options.
