@@ -18,8 +18,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-all run test test-engines test-e2e test-postgresql test-rabbitmq test-deployment \
-	check static format bench eval chaos generate pictures site wheel image audit lock clean FORCE
+.PHONY: help install install-dev install-all run test test-engines test-e2e test-postgresql test-rabbitmq \
+	check static format bench eval chaos figures generate pictures site wheel image audit lock clean FORCE
 
 help:  ## List the commands.
 	@echo "make COMMAND, where COMMAND is one of:"
@@ -68,10 +68,6 @@ test-postgresql: install-dev  ## Repeat the tests that depend on the database on
 test-rabbitmq: install-dev  ## Repeat the tests that depend on the broker on PostgreSQL and RabbitMQ.
 	$(call ON_SERVERS,postgres-rabbitmq) -m "" tests/config/test_broker.py tests/api/test_nudging.py tests/e2e/test_chaos.py $(ARGS)
 
-test-deployment: $(TOOLS)/deployment  ## Check compose.yaml, the Helm chart and the systemd units against their schemas.
-	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
-	$(TOOLS)/deployment/bin/python dev/scripts/check_deployment.py
-
 check: export THOROUGH = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check: export ALONGSIDE ?=
@@ -83,7 +79,7 @@ check:  ## Run the static checks and all tests, as before a release; COVERED=1 a
 
 # The checks load Django's settings, which create files in the data folder.
 static: export CATALOGUE_DATA_DIR = $(CURDIR)/.cache/check
-static: install-dev  ## Check style, types, imports, migrations and Django's settings for production.
+static: install-dev $(TOOLS)/deployment  ## Check style, types, imports, migrations, settings for production and the files in deploy/.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -91,6 +87,8 @@ static: install-dev  ## Check style, types, imports, migrations and Django's set
 	$(BIN)/python dev/scripts/figures.py --map compare
 	$(BIN)/python manage.py makemigrations --check --dry-run
 	CATALOGUE_PUBLIC_URL=https://catalogue.example.com $(BIN)/python manage.py check --deploy --fail-level WARNING
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(TOOLS)/deployment/bin/python dev/scripts/check_deployment.py
 
 format: install-dev  ## Format the code and mend what the linter can mend.
 	$(BIN)/ruff check --fix
@@ -104,6 +102,9 @@ eval: install  ## Ask the configured model 40 instructions and mark its answers;
 
 chaos: install-dev  ## Kill processes under load and look for lost runs; RUN=approvals, bursts, crashpoints or rolling.
 	@$(BIN)/python -m dev.chaos$(addprefix .,$(RUN)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+figures: install-dev  ## Count modules, lines and functions; ARGS="--against HEAD~10" compares.
+	@$(BIN)/python dev/scripts/figures.py $(ARGS)
 
 generate: install-dev  ## Write the files that a test compares with the code: catalogue/schema.sql, the OpenAPI schema, the map.
 	@$(BIN)/python dev/scripts/schema.py
