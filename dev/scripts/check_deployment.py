@@ -1,4 +1,4 @@
-"""Check the chart and the systemd units with Helm, Kubernetes' schemas and systemd: `make test-deployment`.
+"""Check the chart and the systemd units with Helm, Kubernetes' schemas and systemd: `make static`.
 
 Helm's own library renders the chart with the default values, with everything enabled and with everything
 disabled. systemd-analyze checks the units if this machine has it.
