@@ -39,7 +39,7 @@ Row = TypeVar("Row")
 CONNECTIONS: int = settings.ENVIRONMENT.database_connections
 THREADS = 2 if connection.vendor == "sqlite" else min(6, CONNECTIONS // 2)
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
-slower: docs/decisions/0009-call-path.md has the figures."""
+slower: docs/decisions/0010-cost-of-a-call.md has the figures."""
 REQUESTS_AT_ONCE = CONNECTIONS - THREADS
 """Django's requests that may use the database at the same time: each thread has a connection for certain."""
 SHARED_READING_SECONDS = 15.0
@@ -290,7 +290,7 @@ def describe_partly_migrated(
             return (
                 f"The database has the migrations of {app} up to {done[-1]} only, and this version has "
                 f"squashed those up to {max(gone)[1]}. Apply these with the last code that has them first: "
-                "docs/decisions/0097-squashed-migrations.md says how."
+                "docs/decisions/0004-installing-and-upgrading.md says how."
             )
     return None
 

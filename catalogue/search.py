@@ -1,6 +1,6 @@
 """Ranked search over the exposed workflows: one index in memory, the same with every database. BM25 (k1, b)
 weighs the words of three fields as one text, in which a word counts as often as its field's weight says.
-docs/decisions/0016-search.md says why the database's own search is not used."""
+docs/decisions/0019-search.md says why the database's own search is not used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The web server: uvicorn with limits for each connection; Django behind it in threads; and for Django's
 requests and responses the recorded origin, security headers, and debug pages without values.
-docs/decisions/0019-endpoint-limits.md describes the limits and the behaviour beyond each,
-docs/decisions/0030-django-in-one-hop.md the reasons for a separate handler."""
+docs/decisions/0003-web-server.md gives the reasons for the limits and for the separate handler."""
 
 import asyncio
 import resource
@@ -315,7 +314,7 @@ class _UnknownCaller(Exception):
 class ThreadHandler(ASGIHandler):
     """Runs a request's synchronous views and middleware in one thread. Django's handler starts a thread with
     a database connection per request and switches there and back for every middleware;
-    docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
+    docs/decisions/0003-web-server.md has the figures. A view runs to its end even if the client has
     disconnected; a stream does not."""
 
     def __init__(self, *, largest_body: int, is_known: Known, doorkeeper: Doorkeeper) -> None:

@@ -1,4 +1,4 @@
-"""`tools/list` as bytes, serialised once per view and revision (docs/decisions/0013-tool-lists.md)."""
+"""`tools/list` as bytes, serialised once per view and revision (docs/decisions/0017-tool-lists.md)."""
 
 import asyncio
 import json

@@ -1,5 +1,6 @@
 """An upgrade expands the database first, so that old processes go on while new ones start; what the old ones
-use goes in a later release. docs/deployment.md says it to operators, docs/decisions/0072 why."""
+use goes in a later release. docs/deployment.md says it to operators,
+docs/decisions/0004-installing-and-upgrading.md why."""
 
 import os
 import re

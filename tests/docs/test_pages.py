@@ -108,13 +108,24 @@ def pages_of(part: Any) -> Iterator[str]:
                 yield from pages_of(one)
 
 
-def test_the_list_of_decisions_has_all_of_them() -> None:
-    rows = []
-    for file in sorted(DECISIONS.glob("[0-9]*.md")):
-        number, title = re.match(r"# 0*(\d+)\.? (.*)", file.read_text(encoding="utf-8")).groups()
-        rows.append(f"| {number} | [{title}]({file.name}) |")
-    table = "\n".join(rows)
-    assert table in (DECISIONS / "index.md").read_text(encoding="utf-8"), f"Put this into index.md:\n{table}"
+def test_the_index_of_decisions_links_to_each_in_order() -> None:
+    linked = re.findall(
+        r"^- (\d+): \[.+\]\((.+)\)$", (DECISIONS / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    files = sorted(file.name for file in DECISIONS.glob("[0-9]*.md"))
+    assert linked == [(str(number), name) for number, name in enumerate(files, start=1)]
+    assert [name[:4] for name in files] == [f"{number:04}" for number, _ in enumerate(files, start=1)]
+
+
+@pytest.mark.parametrize("note", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda note: note.stem)
+def test_a_decision_fits_on_a_screen_and_says_when_to_decide_anew(note: Path) -> None:
+    text = note.read_text(encoding="utf-8")
+    assert re.match(rf"# {int(note.stem[:4])}\. \S", text)
+    assert [name for name in ("Decision", "Cost", "Decide anew") if f"**{name}" not in text] == []
+    assert len(text.splitlines()) <= 45
+    assert len(text.split()) <= 350
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert [link for link in links if not (DECISIONS / link).exists()] == []
 
 
 def test_the_front_page_is_short() -> None:
