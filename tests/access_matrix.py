@@ -110,25 +110,24 @@ def document_with_tables(text: str) -> str:
     _, _, after = rest.partition(END)
     tables = read_table()
     shown = [
-        _endpoints("REST API", tables["REST"], lambda endpoint: endpoint.removeprefix("/api").split("/")[1]),
-        _endpoints("MCP", tables["MCP"], lambda _: ""),
-        _endpoints("Probes and metrics", tables["monitoring"], lambda _: ""),
+        _endpoints("REST API", tables["REST"]),
+        _endpoints("MCP", tables["MCP"]),
+        _endpoints("Probes and metrics", tables["monitoring"]),
         _pages(tables["admin"]),
     ]
     return before + "\n\n".join([BEGIN, *shown, END]) + after
 
 
-def _endpoints(title: str, rows: Rows, group_of: Callable[[str], str]) -> str:
-    """One line for the endpoints of a group that the same callers may call."""
-    lines: dict[tuple[str, str, str], list[str]] = {}
+def _endpoints(title: str, rows: Rows) -> str:
+    """One line for the endpoints that the same callers may call."""
+    lines: dict[tuple[str, str], list[str]] = {}
     for (endpoint, verb), cells in sorted(rows.items()):
         if endpoint in UNSHOWN or all(cells[column] == NO for column in COLUMNS):
             continue
-        key = group_of(endpoint), _people(cells), _scopes(cells)
-        name = f"`{verb} {endpoint}`" if verb.isupper() else f"`{endpoint}`"
-        lines.setdefault(key, []).append(name)
-    found = [[", ".join(names), who, scopes] for (_, who, scopes), names in lines.items()]
-    return _table(title, ["endpoint", "who", "scopes"], found)
+        names = lines.setdefault((_people(cells), _scopes(cells)), [])
+        names.append(f"`{verb} {endpoint}`" if verb.isupper() else f"`{endpoint}`")
+    found = [[who, scopes, ", ".join(names)] for (who, scopes), names in sorted(lines.items())]
+    return _table(title, ["who", "scopes", "endpoints"], found)
 
 
 def _people(cells: Mapping[str, str]) -> str:
