@@ -28,6 +28,15 @@ COLUMNS = [*PEOPLE, *TOKENS]
 NO, YES, OWN = "", "yes", "own"  # `own`: what the caller started itself
 Rows = dict[tuple[str, str], dict[str, str]]  # By endpoint and verb
 DOORS = ["REST", "admin", "MCP", "monitoring", "command"]
+BEGIN, END = "<!-- The tables: made from tests/access_matrix.csv. -->", "<!-- End of the tables. -->"
+UNSHOWN = {"/", "/favicon.ico", "/api/nowhere"}
+FOR_EVERY_ROLE = {"changelist", "change", "history"}
+"""The pages of each model that every role may open: the document says so once."""
+OTHER_PAGES = {
+    ("index", "open"): "overview",
+    ("executions_uncalled", "open"): "not called",
+    ("executions_uncalled", "post"): "disable those not called",
+}
 
 
 def make_people() -> dict[str, User]:
@@ -94,17 +103,6 @@ def write_table(tables: Mapping[str, Rows]) -> None:
                 writer.writerow([door, endpoint, verb, *(cells[column] for column in COLUMNS)])
 
 
-BEGIN, END = "<!-- The tables: made from tests/access_matrix.csv. -->", "<!-- End of the tables. -->"
-UNSHOWN = {"/", "/favicon.ico", "/api/nowhere"}
-FOR_EVERY_ROLE = {"changelist", "change", "history"}
-"""The pages of each model that every role may open: the document says so once."""
-OTHER_PAGES = {
-    ("index", "open"): "overview",
-    ("executions_uncalled", "open"): "not called",
-    ("executions_uncalled", "post"): "disable those not called",
-}
-
-
 def document_with_tables(text: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -162,11 +160,7 @@ def _pages(rows: Rows) -> str:
         if verb == "open" and name in FOR_EVERY_ROLE:
             assert allowed == set(ROLES), page
             continue
-        columns = (
-            ["any role"] if allowed == set(ROLES) else ["Owner"] if allowed == {"Owner"} else sorted(allowed)
-        )
-        if len(columns) > 1:
-            columns.remove("Owner")
+        columns = ["any role"] if allowed == set(ROLES) else sorted(allowed - {"Owner"}) or ["Owner"]
         for column in columns:
             names = lines.setdefault(title, {}).setdefault(column, [])
             if name not in names:
