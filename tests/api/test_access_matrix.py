@@ -122,10 +122,10 @@ def test_every_command_is_in_the_table() -> None:
     access_matrix.check("command", observed)
 
 
-def test_the_document_shows_the_table() -> None:
+def test_the_document_shows_the_tables() -> None:
     if access_matrix.is_to_write():
         access_matrix.DOCUMENT.write_text(
-            access_matrix.document_with_table(access_matrix.DOCUMENT.read_text())
+            access_matrix.document_with_tables(access_matrix.DOCUMENT.read_text())
         )
     text = access_matrix.DOCUMENT.read_text()
-    assert text == access_matrix.document_with_table(text), "run with ACCESS_MATRIX=write"
+    assert text == access_matrix.document_with_tables(text), "run with ACCESS_MATRIX=write"
