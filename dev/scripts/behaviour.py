@@ -55,7 +55,7 @@ def fill() -> None:
     fill_catalogue(WORKFLOWS)
     call_command("add_tools", "examples/tools.yaml", source="tools", verbosity=0)
     call_command(
-        "import_openapi", "docs/openapi.yaml", base_url="http://127.0.0.1:1", expose=True, verbosity=0
+        "import_openapi", "tests/api/openapi.yaml", base_url="http://127.0.0.1:1", expose=True, verbosity=0
     )
 
 

@@ -34,7 +34,7 @@ from tests.processes import ROOT, ExampleEngine
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ELSEWHERE = {
-    ("docs/MIGRATION.md", "json"): "tests/mcp_bridge/test_migration_guide.py",
+    ("docs/migration.md", "json"): "tests/mcp_bridge/test_migration_guide.py",
     ("docs/adding-a-connector.md", "python"): "tests/connectors/test_adding_a_connector.py",
     ("docs/clients.md", "python"): "tests/mcp_bridge/test_documented_programs.py",
     ("docs/http-tools.md", "http"): "tests/connectors/test_http_tools_guide.py",
@@ -98,7 +98,7 @@ def prepare(page: str, engine: ExampleEngine, request: pytest.FixtureRequest) ->
         '{"seconds": 2}': '{"seconds": 0}',
         "wfc_...": administrator().text,
     }
-    if page in ("README.md", "docs/index.md", "docs/api.md"):
+    if page in ("README.md", "docs/index.md", "docs/rest.md"):
         example = make_source("example-engine", base_url=engine.base_url, api_key=engine.api_key)
         refresh_source(example)
         enable_workflows(Workflow.objects.filter(source=example))
@@ -200,7 +200,7 @@ def check_json(block: Block, reader: Reader) -> None:
         case {"base_url": _} as config:
             connector_class("simplified").Config.model_validate(config | {"api_key": "k"})
         case {"request_id": _, "stages": _} as answer:
-            document = yaml.load((ROOT / "docs" / "openapi.yaml").read_text(), yaml.CSafeLoader)
+            document = yaml.load((ROOT / "tests" / "api" / "openapi.yaml").read_text(), yaml.CSafeLoader)
             responses = document["paths"]["/workflow/"]["post"]["responses"]
             name = responses["200"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
             assert set(answer) <= set(document["components"]["schemas"][name]["properties"])

@@ -26,7 +26,7 @@ from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
+DOCUMENT = Path(__file__).resolve().parents[1] / "api" / "openapi.yaml"
 TOKENS = {"no token": None, "a token that only reads": [Scope.READ], "a token with all scopes": list(Scope)}
 CHECKS = [
     schemathesis.checks.not_a_server_error,

@@ -144,7 +144,7 @@ async def test_the_deprecated_argument_still_works_and_warns_once_per_call(
     async with connect() as client:
         assert await listing(client, **arguments) == await listing(client, mode=mode)
         (warning,) = [line for line in warnings if "deprecated" in line]
-        assert "docs/MIGRATION.md" in warning
+        assert "docs/migration.md" in warning
         assert "token:" in warning
 
 

@@ -1,4 +1,4 @@
-"""docs/MIGRATION.md against the product: every call in it works and returns the answer below it."""
+"""docs/migration.md against the product: every call in it works and returns the answer below it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SCHEMA = {
 
 
 def examples() -> list[tuple[str, Any]]:
-    text = Path(ROOT, "docs", "MIGRATION.md").read_text(encoding="utf-8")
+    text = Path(ROOT, "docs", "migration.md").read_text(encoding="utf-8")
     found = [(kind, json.loads(body)) for kind, body in EXAMPLE.findall(text)]
     assert len(found) == text.count("```json")
     return found
@@ -49,7 +49,7 @@ async def test_every_example_of_the_guide_holds(connect: Connect, transactional_
                 assert answer == last
                 compared += 1
             last = answer
-    assert compared == 4
+    assert compared == 3
 
 
 def test_the_guide_is_where_the_warning_sends_its_reader():
@@ -57,5 +57,5 @@ def test_the_guide_is_where_the_warning_sends_its_reader():
     from mcp_bridge.builtin_tools import DEPRECATED
 
     (path,) = re.findall(r"docs/\S+\.md", DEPRECATED)
-    assert "1.0.0" in DEPRECATED
-    assert "1.0.0" in Path(ROOT, path).read_text(encoding="utf-8")
+    assert "2.0.0" in DEPRECATED
+    assert "2.0.0" in Path(ROOT, path).read_text(encoding="utf-8")
