@@ -1,12 +1,14 @@
-"""CONTRIBUTING.md's way through the code leads to what is there."""
+"""The way through the code in docs/architecture.md leads to what is there."""
 
 import ast
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import blocks_of
 from tests.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +22,8 @@ ROOMS = (
     "mcp_bridge",
     "config",
 )
-TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "architecture.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 WALKS = TEXT.partition("## Four walks through the code")[2].partition("\n## ")[0].strip().split("\n\n")
 
 
@@ -49,3 +52,19 @@ def test_what_a_walk_names_is_there(walk: str) -> None:
     rooms = {name.partition("/")[0] for name in named} & set(ROOMS)
     assert named
     assert [name for name in named if not is_there(name, rooms)] == []
+
+
+def test_the_picture_shows_the_rooms() -> None:
+    picture = (ROOT / "docs" / "pictures" / "architecture.svg").read_text(encoding="utf-8")
+    assert set(ROOMS) <= set(re.findall(r">(\w+)</text>", picture))
+
+
+def test_the_first_change_can_be_made() -> None:
+    """Or has been made, by a reader who then runs all tests."""
+    change = "".join(block.text for block in blocks_of(PAGE) if block.language == "diff")
+    check = ["git", "apply", "--check", "-"]
+    results = [
+        subprocess.run([*check, *way], input=change, cwd=ROOT, capture_output=True, text=True)
+        for way in ([], ["--reverse"])
+    ]
+    assert any(result.returncode == 0 for result in results), results[0].stderr
