@@ -55,7 +55,7 @@ MOST_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and will be "
-    'removed in 2.0.0, not before 2027-06-01: use `mode`, "detailed" for true and "standard" for false '
+    'removed in 1.0.0, not before 2027-02-23: use `mode`, "detailed" for true and "standard" for false '
     "(docs/MIGRATION.md)."
 )
 LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s

@@ -43,7 +43,7 @@ ELSEWHERE = {
     ("docs/mcp.md", "python"): "tests/mcp_bridge/test_documented_programs.py",
 }
 """Pages whose blocks of one kind are run by a test of their own."""
-OUTPUT = {"text", "diff"}
+OUTPUT = {"text", "mermaid"}
 """What is shown and not typed."""
 COMMANDS = {"console", "bash", "sh"}
 OF_PAGE = [block for block in BLOCKS if block.language not in OUTPUT and not block.excuse]

@@ -57,5 +57,5 @@ def test_the_guide_is_where_the_warning_sends_its_reader():
     from mcp_bridge.builtin_tools import DEPRECATED
 
     (path,) = re.findall(r"docs/\S+\.md", DEPRECATED)
-    assert "2.0.0" in DEPRECATED
-    assert "2.0.0" in Path(ROOT, path).read_text(encoding="utf-8")
+    assert "1.0.0" in DEPRECATED
+    assert "1.0.0" in Path(ROOT, path).read_text(encoding="utf-8")
