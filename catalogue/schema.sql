@@ -1,4 +1,4 @@
--- What the migrations make of an empty SQLite database. `make schema` writes it.
+-- What the migrations make of an empty SQLite database. `make generate` writes it.
 BEGIN TRANSACTION;
 CREATE TABLE "audit_entry" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "at" datetime NOT NULL, "kind" varchar(10) NOT NULL, "event" varchar(40) NOT NULL, "actor" varchar(255) NOT NULL, "actor_name" varchar(255) NOT NULL, "address" varchar(100) NOT NULL, "client" varchar(255) NOT NULL, "door" varchar(20) NOT NULL, "subject" varchar(255) NOT NULL, "subject_name" varchar(255) NOT NULL, "outcome" varchar(20) NOT NULL, "details" text NOT NULL, "key" varchar(80) NULL, "segment" bigint unsigned NULL CHECK ("segment" >= 0), "proof" varchar(150) NULL, CONSTRAINT "one_audit_entry_per_record" UNIQUE ("key"));
 CREATE TABLE "audit_progress" ("id" smallint unsigned NOT NULL PRIMARY KEY CHECK ("id" >= 0), "gathered" text NOT NULL, "rechecked_at" datetime NULL, CONSTRAINT "one_audit_progress" CHECK ("id" = 1));

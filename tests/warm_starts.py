@@ -92,8 +92,8 @@ LIBRARIES = (
 STARTS_COLD = "TESTS_START_COLD"
 TETHERED = str(ROOT / "deploy" / "tethered.py")
 SCRIPTS = {"manage.py", str(ROOT / "manage.py"), "deploy/tethered.py", TETHERED}
-CHAOS = "chaos", "chaos.approvals", "chaos.rolling"
-MODULES = *CHAOS, "chaos._prepare", "chaos.crashpoints", "examples.engine", "tests.e2e."
+CHAOS = "dev.chaos", "dev.chaos.approvals", "dev.chaos.rolling"
+MODULES = *CHAOS, "dev.chaos._prepare", "dev.chaos.crashpoints", "examples.engine", "tests.e2e."
 """What starts warm; of a package all, where the name ends with a dot."""
 STARTS_OTHERS = ["manage.py", "quickstart"], *(["-m", module] for module in CHAOS)
 SECONDS = 100

@@ -43,7 +43,7 @@ OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The script of the accessibility rules."""
-    install = [sys.executable, "scripts/install_node.py", str(AXE.relative_to(ROOT))]
+    install = [sys.executable, "dev/scripts/install_node.py", str(AXE.relative_to(ROOT))]
     outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
     if outcome.returncode:
         pytest.skip(f"{outcome.stdout}{outcome.stderr}".strip())

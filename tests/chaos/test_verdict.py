@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from chaos.clients import Story
-from chaos.doors import Answer
-from chaos.plan import ASKED, KEYED, PLAIN, Call, Door, Persistence, draw_plan
-from chaos.records import Execution, Run
-from chaos.verdict import Kind, judge
+from dev.chaos.clients import Story
+from dev.chaos.doors import Answer
+from dev.chaos.plan import ASKED, KEYED, PLAIN, Call, Door, Persistence, draw_plan
+from dev.chaos.records import Execution, Run
+from dev.chaos.verdict import Kind, judge
 
 MARK = "mark-00001"
 CALL = Call(

@@ -1,4 +1,4 @@
-"""The files of deploy/ name commands, settings and files that exist. `make test-deployment` holds them
+"""The files of deploy/ name commands, settings and files that exist. `make static` holds them
 against the schemas of Compose and Kubernetes too."""
 
 import json

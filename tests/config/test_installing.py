@@ -1,4 +1,4 @@
-"""`scripts/install.py`, `install_node.py` and `stages.py`: what `make install-all` and `make check` show."""
+"""What `make install-all` and `make check` show: dev/scripts/install.py, install_node.py and stages.py."""
 
 import os
 import re
@@ -24,7 +24,7 @@ OFFLINE = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout of the scripts alone, so that their logs and uv are its own."""
-    shutil.copytree(ROOT / "scripts", tmp_path / "checkout" / "scripts")
+    shutil.copytree(ROOT / "dev" / "scripts", tmp_path / "checkout" / "dev" / "scripts")
     return tmp_path / "checkout"
 
 
@@ -41,7 +41,7 @@ def folder(checkout: Path) -> Path:
 def script(
     checkout: Path, name: str, *arguments: str, variables: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, f"scripts/{name}", *arguments]
+    command = [sys.executable, f"dev/scripts/{name}", *arguments]
     return subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, check=False)
 
 
@@ -123,7 +123,7 @@ def test_an_environment_that_a_second_worktree_links_to_is_not_installed_again(c
     script(checkout, "install.py", ".venv", "some.lock", variables=OFFLINE)
     worktree = checkout.with_name("worktree")
     worktree.mkdir()
-    for name in ("scripts", "some.lock", ".venv"):
+    for name in ("dev", "some.lock", ".venv"):
         (worktree / name).symlink_to(checkout / name)
     linked = script(worktree, "install.py", ".venv", "some.lock", variables=OFFLINE)
     assert (linked.returncode, linked.stdout) == (0, "")
@@ -159,7 +159,7 @@ def test_uv_asks_the_indexes_of_pips_configuration_and_leaves_what_it_lacks_to_p
     )
     # So that neither this machine's configuration nor its variables have a say.
     own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    alone = {**own, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(ROOT / "scripts")}
+    alone = {**own, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(ROOT / "dev" / "scripts")}
     command = [sys.executable, "-c", question]
     outcome = subprocess.run(command, env=alone | settings, capture_output=True, text=True, check=True)
     assert outcome.stdout.strip() == str(given)
@@ -196,7 +196,7 @@ def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path: Path) -> N
 
 def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table() -> None:
     ends_gracefully = "sh -c 'trap \"echo cleaned up; exit 0\" INT; echo begun; while :; do sleep 0.1; done'"
-    command = [sys.executable, "scripts/stages.py", f"first={ends_gracefully}", "second=echo never"]
+    command = [sys.executable, "dev/scripts/stages.py", f"first={ends_gracefully}", "second=echo never"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -20,7 +20,7 @@ from django.db.migrations.state import ProjectState
 
 from config.environment import MIGRATE_FIRST
 from connectors.testing import free_port
-from scripts.schema import SCHEMA, schema_of
+from dev.scripts.schema import SCHEMA, schema_of
 from tests.e2e.product import place_for_one
 from tests.executions.engines import wait_until
 from tests.processes import running
@@ -159,7 +159,7 @@ def test_a_first_start_makes_what_the_migrations_make_and_runs_them_for_another_
     other.write_text(SCHEMA.read_text().replace("'auth','0012_", "'auth','0013_"))
     said, as_migrated = started_with(other, tmp_path / "other")
     assert said == "Bringing the database up to date ...\n"
-    assert as_migrated == SCHEMA.read_text(), "make schema writes it"
+    assert as_migrated == SCHEMA.read_text(), "make generate writes it"
     assert started_with(SCHEMA, tmp_path / "first") == ("", as_migrated)
 
 

@@ -1,4 +1,4 @@
-"""`make mutants`: faults that tests should notice, and the share that they do."""
+"""`python -m dev.scripts.mutants`: faults that tests should notice, and the share that they do."""
 
 import shutil
 import subprocess
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutants.__main__ import Outcome, report
-from scripts.mutants.operators import Mutant, is_a_change, mutants_of
-from scripts.mutants.sampling import PARTS, modules_of, place, sample
+from dev.scripts.mutants.__main__ import Outcome, report
+from dev.scripts.mutants.operators import Mutant, is_a_change, mutants_of
+from dev.scripts.mutants.sampling import PARTS, modules_of, place, sample
 from tests.processes import ROOT
 
 
@@ -154,7 +154,7 @@ def test_a_survivor_is_told_from_what_the_tests_kill(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text)
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     options = f"--tree {tmp_path} --parts shop --size 100 --jobs 1 --threshold 20".split()
-    command = [sys.executable, "-m", "scripts.mutants", *options]
+    command = [sys.executable, "-m", "dev.scripts.mutants", *options]
     outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     told = outcome.stdout
     assert outcome.returncode == 0, told + outcome.stderr

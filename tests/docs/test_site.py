@@ -55,7 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "deploy" / "site", place, dirs_exist_ok=True)
     shutil.copytree(ROOT / "docs", place / "docs")
     zensical = ROOT / ".cache" / "zensical"
-    script = [sys.executable, "scripts/install.py", str(zensical), "scripts/requirements-site.lock"]
+    script = [sys.executable, "dev/scripts/install.py", str(zensical), "requirements/site.lock"]
     subprocess.run(script, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     command = [str(zensical / "bin" / "python"), "-m", "zensical", "build", "--strict"]
     built = subprocess.run(command, cwd=place, env=os.environ, capture_output=True, text=True, check=False)

@@ -40,7 +40,7 @@ def rest(product: Product) -> Rest:
 def python_of_2025() -> Path:
     """The interpreter of an environment with the client as it was; `make install-all` has made it already."""
     environment = ROOT / ".venv-mcp1"
-    lock = "tests/e2e/requirements-mcp1.lock"
-    install = [sys.executable, "scripts/install.py", str(environment), lock]
+    lock = "requirements/mcp1.lock"
+    install = [sys.executable, "dev/scripts/install.py", str(environment), lock]
     subprocess.run(install, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return environment / "bin" / "python"

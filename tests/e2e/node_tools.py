@@ -19,7 +19,7 @@ OLDEST_NODE = 22
 @pytest.fixture(scope="session")
 def node() -> Path:
     """A Node.js that is new enough, with the packages installed; `make install-all` has done that already."""
-    install = [sys.executable, "scripts/install_node.py", str(FOLDER.relative_to(ROOT))]
+    install = [sys.executable, "dev/scripts/install_node.py", str(FOLDER.relative_to(ROOT))]
     outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
     if outcome.returncode:
         _do_without(f"{outcome.stdout}{outcome.stderr}".strip())

@@ -12,8 +12,8 @@ import httpx2
 import psycopg
 import pytest
 
-from chaos.stacks import StackName, choose_name, own_stack
 from connectors.testing import free_port
+from dev.chaos.stacks import StackName, choose_name, own_stack
 from tests import plain_http
 from tests.e2e.product import environment, wait_until
 from tests.processes import ROOT, running, web_command
@@ -34,7 +34,7 @@ def test_all_requests_of_a_burst_are_accepted_or_refused_within_seconds_and_the_
     """B7: up to 500 starts beside 200 tool calls, far from the limits and near them, at one process and two;
     and then every other request that locks rows. Both processes end within their grace."""
     outcome = subprocess.run(
-        [sys.executable, "-m", "chaos.bursts", "--connections", connections],
+        [sys.executable, "-m", "dev.chaos.bursts", "--connections", connections],
         cwd=ROOT,
         env=environment(WORKER),
         capture_output=True,

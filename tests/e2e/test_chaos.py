@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chaos.stacks import StackName, choose_name
+from dev.chaos.stacks import StackName, choose_name
 from tests.e2e.product import environment
 from tests.processes import ROOT
 
@@ -25,7 +25,7 @@ def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> 
     if choose_name() is not StackName.SQLITE:
         options += ["--restart-database", "connections"]
     outcome = subprocess.run(
-        [sys.executable, "-m", "chaos", *options],
+        [sys.executable, "-m", "dev.chaos", *options],
         cwd=ROOT,
         env=environment(WORKER),
         capture_output=True,
@@ -44,9 +44,9 @@ def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> 
 
 
 def test_what_people_approve_runs_once_and_as_approved_while_processes_are_killed() -> None:
-    """30 calls and 2 kills; `make approvals` makes 1,000 of them."""
+    """30 calls and 2 kills; `make chaos RUN=approvals` makes 1,000 of them."""
     outcome = subprocess.run(
-        [sys.executable, "-m", "chaos.approvals", "--calls", "30", "--kills", "2", "--seed", "5"],
+        [sys.executable, "-m", "dev.chaos.approvals", "--calls", "30", "--kills", "2", "--seed", "5"],
         cwd=ROOT,
         env=environment(WORKER),
         capture_output=True,
@@ -64,9 +64,9 @@ def test_what_people_approve_runs_once_and_as_approved_while_processes_are_kille
 
 def test_no_call_breaks_off_while_old_processes_are_replaced_by_a_next_version() -> None:
     """E10: over one database, which the next version's migration expands; a call that is too long for a
-    process that ends is answered with its execution. `make rolling` makes more of them, for longer."""
+    process that ends is answered with its execution. `make chaos RUN=rolling` takes longer."""
     outcome = subprocess.run(
-        [sys.executable, "-m", "chaos.rolling", "--clients", "8", "--seed", "3", "--between", "1"],
+        [sys.executable, "-m", "dev.chaos.rolling", "--clients", "8", "--seed", "3", "--between", "1"],
         cwd=ROOT,
         env=environment(WORKER),
         capture_output=True,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from chaos.crashpoints import KINDS
+from dev.chaos.crashpoints import KINDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -13,7 +13,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 def test_a_call_is_ended_at_each_of_its_steps_and_others_go_on() -> None:
     """A7.5, E6, issue 15."""
     done = subprocess.run(
-        [sys.executable, "-m", "chaos.crashpoints"], capture_output=True, text=True, check=False, timeout=580
+        [sys.executable, "-m", "dev.chaos.crashpoints"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
     )
     *kinds, last = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr

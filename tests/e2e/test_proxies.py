@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from chaos.deployment import Deployment, deployed
-from chaos.doors import Answer, ConnectionBroke, NothingSent, attempt
-from chaos.plan import BEAT, CALLERS, KEYED, WEBS, WORKERS, Call, Door, Persistence
-from chaos.records import Records
-from chaos.stacks import choose_name, own_stack
 from config.environment import Environment
 from connectors.testing import free_port
+from dev.chaos.deployment import Deployment, deployed
+from dev.chaos.doors import Answer, ConnectionBroke, NothingSent, attempt
+from dev.chaos.plan import BEAT, CALLERS, KEYED, WEBS, WORKERS, Call, Door, Persistence
+from dev.chaos.records import Records
+from dev.chaos.stacks import choose_name, own_stack
 from tests.e2e.product import wait_until
 from tests.e2e.proxies import FOLDER, NAMES, Proxy, running_proxy
 from tests.processes import ROOT

@@ -20,9 +20,9 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from chaos.deployment import OBSERVER, Deployment, deployed
-from chaos.plan import KEYED, PLAIN
-from chaos.stacks import choose_name, own_stack
+from dev.chaos.deployment import OBSERVER, Deployment, deployed
+from dev.chaos.plan import KEYED, PLAIN
+from dev.chaos.stacks import choose_name, own_stack
 from tests import plain_http
 from tests.e2e.product import AGENT, wait_until
 from tests.processes import ROOT

@@ -21,11 +21,11 @@ def do_without(reason: str) -> None:
 
 
 def install(what: str, *script: str) -> None:
-    """`make install-engines` has done it already where that was possible."""
+    """`make install-all` has done it already where that was possible."""
     outcome = subprocess.run([sys.executable, *script], cwd=ROOT, capture_output=True, text=True, check=False)
     if outcome.returncode:
         told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-        do_without(f"{what} is missing; install it with: make install-engines\n{told}")
+        do_without(f"{what} is missing; install it with: make install-all\n{told}")
 
 
 @contextmanager

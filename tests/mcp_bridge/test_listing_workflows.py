@@ -11,12 +11,12 @@ from django.utils import timezone
 from loguru import logger
 from mcp import Client, MCPError
 
-from benchmarks._workflows import fill_catalogue, realistic_definitions
-from benchmarks.context import GOALS, MODES, TYPICAL
 from catalogue.access import Scope
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
+from dev.benchmarks._workflows import fill_catalogue, realistic_definitions
+from dev.benchmarks.context import GOALS, MODES, TYPICAL
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.tokens import Access, create_token

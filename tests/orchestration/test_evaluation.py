@@ -12,7 +12,7 @@ import pytest
 
 from catalogue.schemas import find_argument_problems
 from connectors.testing import free_port
-from evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools, write_table
+from dev.evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools, write_table
 from orchestration.prompts import data_block
 from tests.engines.model_answers import KEY, MODEL, Answer, proposes
 from tests.engines.model_server import Asked, ModelServer
@@ -51,7 +51,7 @@ def evaluate(*options: str, url: str, folder: Path, **variables: str) -> subproc
     settings = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL}
     theirs = {"CATALOGUE_DATA_DIR": str(folder), "DATABASE_URL": f"sqlite:///{folder}/theirs.sqlite3"}
     return subprocess.run(
-        [sys.executable, "-m", "evaluation", *options],
+        [sys.executable, "-m", "dev.evaluation", *options],
         cwd=ROOT,
         env=os.environ | settings | theirs | variables,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The contract for the declaration of n8n, against a real n8n 1.x that `make test-n8n` has installed."""
+"""The contract for the declaration of n8n, against a real n8n 1.x of dev/scripts/install_n8n.sh."""
 
 import json
 import os
@@ -34,7 +34,7 @@ LAST_NODES = {
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not FOLDER, reason="n8n takes minutes to install; make test-n8n does"),
+    pytest.mark.skipif(not FOLDER, reason="n8n takes minutes to install; dev/scripts/install_n8n.sh does it"),
 ]
 
 

@@ -97,7 +97,7 @@ class JobEngineServer(ABC):
                     one.send_signal(number)
 
     def install(self) -> None:
-        install(self.preset, "scripts/install.py", str(self.environment), self.lock)
+        install(self.preset, "dev/scripts/install.py", str(self.environment), self.lock)
 
     def _run(self, log: str, program: str, *arguments: str) -> None:
         command = (str(self.environment / "bin" / program), *arguments)
@@ -117,7 +117,7 @@ class AirflowServer(JobEngineServer):
 
     preset = "airflow"
     environment = ROOT / ".venv-airflow"
-    lock = "tests/engines/requirements-airflow.lock"
+    lock = "requirements/airflow.lock"
     password = "airflow-password-0123456789"
 
     @property
@@ -240,7 +240,7 @@ class DagsterServer(JobEngineServer):
 
     preset = "dagster"
     environment = ROOT / ".venv-dagster"
-    lock = "tests/engines/requirements-dagster.lock"
+    lock = "requirements/dagster.lock"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class BuildbotServer(JobEngineServer):
 
     preset = "buildbot"
     environment = ROOT / ".venv-buildbot"
-    lock = "tests/engines/requirements-buildbot.lock"
+    lock = "requirements/buildbot.lock"
 
     @property
     def settings(self) -> dict[str, Any]:

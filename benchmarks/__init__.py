@@ -1,1 +1,0 @@
-"""Measurements of the product, each against something measured in the same run: `python -m benchmarks`."""

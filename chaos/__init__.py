@@ -1,4 +1,0 @@
-"""The product under load while its processes are killed, checked against the engine's own record.
-
-`python -m chaos --help`, or `make chaos`.
-"""

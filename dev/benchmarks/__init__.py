@@ -1,0 +1,1 @@
+"""Measurements, each against something measured in the same run: `python -m dev.benchmarks`."""

@@ -1,0 +1,1 @@
+"""How well a model chooses tools and their arguments: `python -m dev.evaluation`."""

@@ -1,0 +1,1 @@
+"""Mutation testing, `python -m dev.scripts.mutants`: would the tests notice a fault?"""

@@ -1,1 +1,0 @@
-"""How well a model chooses tools and their arguments: `python -m evaluation`."""

@@ -1,1 +1,0 @@
-"""Mutation testing: would the tests notice a fault? `make mutants` tries a sample of faults."""
