@@ -32,7 +32,7 @@ from dev.chaos.records import Records
 from dev.chaos.stacks import StackName, Unavailable, choose_name, own_stack
 from dev.chaos.verdict import Verdict, judge
 
-NEXT_VERSION = "0.2.0.dev0"
+NEXT_VERSION = "1.1.0.dev0"
 COLUMN = "written_by"
 MIGRATION = """
 from django.db import migrations, models

@@ -228,20 +228,21 @@ def details(root: Path) -> Iterator[str]:
 # The map
 
 
-MAP = ROOT / "CONTRIBUTING.md"
+MAP = ROOT / "docs" / "architecture.md"
 BEGINNING, END = "<!-- Made by `make generate`. -->\n", "<!-- End of the map. -->"
 
 
 def draw_map(root: Path) -> str:
-    """The imports among the rooms, as Mermaid, without arrows that another path implies."""
+    """The imports among the rooms, from the top down, without those that another path implies."""
     below: dict[str, set[str]] = {room: set() for room in ROOMS}
     for name, imported in imports_of(read_modules(root)).items():
         room = name.partition(".")[0]
         below[room] |= {other.partition(".")[0] for other in imported} - {room}
-    lines = ["```mermaid", "flowchart TD"]
-    for room in ROOMS:
+    lines = ["```text"]
+    for room in reversed(ROOMS):
         implied = {far for near in below[room] for far in _reached_from(near, below) - {near}}
-        lines += [f"    {room} --> {other}" for other in sorted(below[room] - implied)]
+        if direct := sorted(below[room] - implied):
+            lines.append(f"{room:<13} imports {', '.join(direct)}")
     return "\n".join([*lines, "```", ""])
 
 
@@ -251,7 +252,7 @@ def write_map(*, only_compare: bool) -> None:
     _, _, after = rest.partition(END)
     drawn = f"{before}{BEGINNING}{draw_map(ROOT)}{END}{after}"
     if only_compare and drawn != text:
-        sys.exit(f"The map in {MAP.name} is not what the imports are: run `make generate`.")
+        sys.exit(f"The map in docs/{MAP.name} is not what the imports are: run `make generate`.")
     MAP.write_text(drawn, encoding="utf-8")
 
 
