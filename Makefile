@@ -109,7 +109,7 @@ figures: install-dev  ## Count modules, lines and functions; ARGS="--against HEA
 generate: install-dev  ## Write the files that a test compares with the code: catalogue/schema.sql, the OpenAPI schema, the map.
 	@$(BIN)/python dev/scripts/schema.py
 	@$(BIN)/python dev/scripts/figures.py --map write
-	@$(BIN)/python manage.py spectacular --validate --file tests/api/openapi.yaml
+	@$(BIN)/python manage.py spectacular --fail-on-warn --validate --file tests/api/openapi.yaml
 
 pictures: install-dev  ## Take the documentation's pictures again; needs chromium and chromedriver.
 	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)
