@@ -586,12 +586,15 @@ class Declaration(Block):
     progress: Progress | None = None
     """The progress of a run, if its status does not contain it."""
     result: Steps = Field(default=[], min_length=0)
+    """Requests for the output of a completed run: that of the last request which finds one, otherwise that of
+    the status. A response of a text type, such as text/csv, is its text."""
     failure: Steps = Field(default=[], min_length=0)
     """Requests for the reason of a failed run."""
     logs: Steps = Field(default=[], min_length=0)
     """Requests for the last log lines of an ended run, which are stored."""
     cancel: Cancel | None = None
     terminate: Terminate | None = None
+    """Sent after_seconds after a cancellation, if the run has not ended."""
     webhook: Webhook | None = None
 
     @property

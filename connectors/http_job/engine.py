@@ -99,7 +99,7 @@ class HttpJobConfig(SourceConfig):
         default="",
         max_length=200_000,
         title="Declaration",
-        description="A description of the engine's API in YAML, in the format of docs/job-engines.md.",
+        description="A description of the engine's API in YAML, in the format of docs/engines.md.",
         json_schema_extra=hint(multiline=True, only_if={"preset": OWN}),
     )
     username: str = Field(

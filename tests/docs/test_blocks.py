@@ -106,7 +106,7 @@ def prepare(page: str, engine: ExampleEngine, request: pytest.FixtureRequest) ->
         make_workflow(tool_name="monthly")
         administrator().patch("/api/workflows/monthly/", {"title": "Monthly"}, format="json")
         written["/4711/"] = f"/{HistoryEntry.objects.latest('pk').pk}/"
-    if page == "docs/job-engines.md":
+    if page == "docs/engines.md":
         airflow = request.getfixturevalue("airflow")
         written |= {"place_order": "complete", "password=...": f"password={airflow.secret}"}
         written["https://airflow.example.com"] = f"http://127.0.0.1:{airflow.port}"
