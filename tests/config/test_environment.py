@@ -19,8 +19,10 @@ def settings_rows() -> list[str]:
     """Returns the rows that the tables of the page contain."""
     rows = []
     for name, field in zip(variable_names(), Environment.model_fields.values(), strict=True):
-        mark = " *" if field.json_schema_extra else ""
-        rows.append(f"| `{name}{shown_default(name, field.default)}`{mark} | {linked(field.description)} |")
+        variable = f"`{name}{shown_default(name, field.default)}`"
+        if field.json_schema_extra:  # It can be changed while the product runs.
+            variable = f"**{variable}**"
+        rows.append(f"| {variable} | {linked(field.description)} |")
     return rows
 
 
@@ -44,7 +46,7 @@ def start_with(**variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = [line for line in page.splitlines() if re.match(r"\| \**`", line)]
     expected = settings_rows()
     assert sorted(set(rows) - set(expected)) == [], "docs/settings.md: remove or correct these rows"
     assert sorted(set(expected) - set(rows)) == [], "docs/settings.md: add these rows"
