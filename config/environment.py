@@ -1,4 +1,4 @@
-"""Every environment variable of the product, with type, default and meaning. A test compares the table of
+"""Every environment variable of the product, with type, default and meaning. A test compares the tables of
 docs/settings.md with these fields."""
 
 import difflib
@@ -93,144 +93,133 @@ class Environment(BaseSettings):
 
     data_dir: Path = _variable(
         _default_data_dir(),
-        "Folder for the embedded database, the embedded broker and generated secrets. An "
-        "installed wheel uses the user's data folder instead.",
+        "Folder for the embedded database, the embedded broker and generated secrets. Default: `var`, "
+        "for a wheel the user's data folder.",
     )
     settings_dir: str = _variable(
         "",
-        "Folder with a file for each setting, named after its variable, such as "
-        "`/run/secrets`. Environment variables take precedence.",
+        "Folder with a file for each setting, such as `/run/secrets`. Environment variables take precedence.",
     )
     database_url: SecretStr = _variable(
         SecretStr(""),
-        "`sqlite:///path` or `postgres://user:password@host/name`. Default: SQLite in the data folder.",
+        "`postgres://user:password@host/name` or `sqlite:///path`. Default: SQLite in the data folder.",
         variable="DATABASE_URL",
     )
     database_connections: int = _variable(
         20,
-        "Maximum number of PostgreSQL connections per process; docs/sizing.md says how many "
-        "the server must allow.",
+        "Maximum number of PostgreSQL connections per process; see docs/sizing.md.",
         within=(2, 1_000),
     )
     celery_broker_url: SecretStr = _variable(
         SecretStr("filesystem://"),
-        "Message broker: `redis://`, `amqp://` or the default, a broker in the data folder.",
+        "Broker: `redis://`, `amqp://`, or the embedded one in the data folder.",
         variable="CELERY_BROKER_URL",
     )
     secret_key: SecretStr = _variable(
         SecretStr(""),
-        "Signs sessions and encrypts the credentials of sources. Default: generated once in the data folder.",
+        "Signs sessions and encrypts stored credentials. Default: generated once in the data folder.",
         variable="SECRET_KEY",
     )
     secret_key_fallbacks: SecretStr = _variable(
         SecretStr(""),
-        "Former values of `SECRET_KEY`, comma-separated, that are still accepted; "
-        "docs/security.md says when you need them.",
+        "Former keys that are still accepted; see docs/security.md.",
         variable="SECRET_KEY_FALLBACKS",
     )
     port: int = _variable(8000, "Port of the web server.", within=(1, 65535), variable="PORT")
     public_url: str = _variable(
         "", "Address that people and clients use, without a path. Default: `http://localhost:PORT`."
     )
-    allowed_hosts: str = _variable(
-        "", "Additional host names, comma-separated, that are accepted in the `Host` header."
-    )
+    allowed_hosts: str = _variable("", "Additional host names that the `Host` header may contain.")
     allowed_origins: str = _variable(
         "",
-        "Origins of web pages and desktop applications whose scripts may sign users in and call tools, "
-        "comma-separated, such as `https://inspector.example.com` or `app://obsidian.md`.",
+        "Origins of web pages and desktop applications that may sign users in and call tools, such as "
+        "`https://inspector.example.com` or `app://obsidian.md`.",
     )
     trusted_proxies: str = _variable(
-        "", "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, comma-separated."
+        "", "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted."
     )
     oauth_issuer: str = _variable(
         "",
-        "External authorization server whose access tokens are also accepted; must match the "
-        "`iss` of its tokens. See docs/login.md.",
+        "Authorization server whose access tokens are also accepted, as in the `iss` of its tokens; "
+        "see docs/login.md.",
     )
     oauth_audiences: str = _variable(
         "",
-        "Additional audiences that its tokens may have, comma-separated. The addresses of "
-        "`/mcp` and `/mcp/<toolset>` are always accepted.",
+        "Audiences that its tokens may have besides the addresses of `/mcp` and `/mcp/<toolset>`.",
     )
     oauth_token_types: str = _variable(
         "at+jwt",
-        "Accepted values of the `typ` header of its tokens, comma-separated; some servers use `JWT`.",
+        "Accepted `typ` headers of its tokens; some servers use `JWT`.",
     )
     oauth_client_id: str = _variable(
-        "", "The product's client ID at that server, for introspection of tokens that are not JWTs."
+        "", "The product's client ID there, for introspection of tokens that are not JWTs."
     )
-    oauth_client_secret: SecretStr = _variable(SecretStr(""), "Client secret for that client ID.")
+    oauth_client_secret: SecretStr = _variable(SecretStr(""), "Secret of that client.")
     oauth_introspection_url: str = _variable(
-        "", "Introspection endpoint. Default: the endpoint in the server's metadata."
+        "", "Introspection endpoint. Default: from the server's metadata."
     )
     oauth_user_claim: str = _variable(
         "",
-        "Claim that identifies the user of a token whose subject is not linked to a user: "
-        "`email`, if verified, or a claim that contains the user name.",
+        "Claim that identifies the user of an unlinked subject: `email`, if verified, or a claim with "
+        "the user name.",
     )
     oauth_scopes: Annotated[dict[str, str], NoDecode] = _variable(
-        {}, "Mapping of its scopes to the product's scopes, as JSON. Default: both have the same names."
+        {}, "Its scopes mapped to the product's. Default: the same names."
     )
     oauth_role_without_user: str = _variable(
         "",
-        "Group whose permissions apply to tokens that do not belong to a user. Default: such "
-        "tokens are refused.",
+        "Group whose permissions tokens without a user have. Default: such tokens are refused.",
     )
-    login_issuer: str = _variable("", "OpenID provider through which people log in. See docs/login.md.")
-    login_client_id: str = _variable("", "The product's client ID at the OpenID provider.")
-    login_client_secret: SecretStr = _variable(SecretStr(""), "Client secret for that client ID.")
-    login_name: str = _variable(
-        "your company", 'Name of the provider on the login button: "Log in with ...".'
-    )
+    login_issuer: str = _variable("", "OpenID provider through which people log in; see docs/login.md.")
+    login_client_id: str = _variable("", "The product's client ID at the provider.")
+    login_client_secret: SecretStr = _variable(SecretStr(""), "Secret of that client.")
+    login_name: str = _variable("your company", 'Name of the provider on the button "Log in with ...".')
     login_scopes: str = _variable("openid profile email", "Scopes that a login requests.")
     login_user_claim: str = _variable(
         "",
-        "Claim that identifies the user at the first login: `email`, if verified, or a claim "
-        "that contains the user name.",
+        "Claim that identifies the user at the first login: `email`, if verified, or a claim with the "
+        "user name.",
     )
     login_creates_users: bool = _variable(
-        False, "`true` creates a user at the first login of a person who has none."
+        False, "Whether the first login of a person without a user creates one."
     )
     login_groups_claim: str = _variable("groups", "Claim that lists groups.")
     login_groups: Annotated[dict[str, str], NoDecode] = _variable(
         {},
-        "Mapping of the provider's groups to groups of the product, as JSON such as "
-        '`{"platform-team": "Curator"}`; applied at each login.',
+        "The provider's groups mapped to the product's at each login, such as `{\"platform-team\": "
+        '"Curator"}`.',
     )
     login_ends_at_provider: bool = _variable(
-        False, "`true` redirects people who log out to the provider, so that they are logged out there too."
+        False, "Whether people who log out are also logged out at the provider."
     )
     login_hours: float = _variable(
         12.0, "Hours after which people must log in at the provider again.", gt=0, le=8760
     )
-    login_passwords: bool = _variable(True, "`false` makes the OpenID provider the only way to log in.")
+    login_passwords: bool = _variable(True, "`false` makes the provider the only way to log in.")
     second_factor: Literal["chosen", "staff"] = _variable(
         "chosen",
-        "Who needs a second factor to log in with a password: `staff`, or those who have `chosen` one.",
+        "Who needs a second factor with a password: `staff`, or those who have `chosen` one.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
-        "INFO", "Minimum severity of messages that are logged.", variable="LOG_LEVEL"
+        "INFO",
+        "Minimum severity that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+        variable="LOG_LEVEL",
     )
     log_format: Literal["text", "json"] = _variable(
         "text", "`text` for people, `json` for log collectors.", variable="LOG_FORMAT"
     )
     metrics_address: str = _variable(
         "",
-        "Address such as `0.0.0.0:9100` on which a worker or beat, or a web process in addition "
-        "to `/metrics`, serves its own metrics without authentication. Default: none.",
+        "Address such as `0.0.0.0:9100` for each process's own metrics, without authentication.",
     )
     metrics_tools: int = _variable(
         100,
-        "Number of tools that have their own series in the metrics, oldest first; all others "
-        "share one series.",
+        "Number of tools with their own series in the metrics; the others share one.",
         within=(0, 10_000),
     )
     otlp_endpoint: str = _variable(
         "",
-        "Collector that receives traces (OTLP over HTTP), such as `http://localhost:4318`; "
-        "without it no traces are created. The other OTEL_* variables apply too. See "
-        "docs/observability.md.",
+        "Collector of traces, such as `http://localhost:4318`; see docs/observability.md.",
         variable="OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     otlp_traces_endpoint: str = _variable(
@@ -240,19 +229,17 @@ class Environment(BaseSettings):
     )
     traces_per_second: float = _variable(
         20.0,
-        "Number of new traces that each process records a second; 0 = all. Traces that clients begin are "
-        "recorded if the clients say so.",
+        "Number of new traces that a process records a second; 0 = all.",
         within=(0, 100_000),
     )
     traces_sampler: str = _variable(
         "",
-        "OpenTelemetry's choice of traces, such as `parentbased_always_on`, instead of "
-        "`CATALOGUE_TRACES_PER_SECOND`.",
+        "OpenTelemetry's sampler, instead of `CATALOGUE_TRACES_PER_SECOND`.",
         variable="OTEL_TRACES_SAMPLER",
     )
     otel_disabled: bool = _variable(False, "`true` disables traces.", variable="OTEL_SDK_DISABLED")
     debug: bool = _variable(
-        False, "Enables Django's debug pages. Never enable them on a machine that others can reach."
+        False, "Enables Django's debug pages. Never do so on a machine that others can reach."
     )
     discovery_enabled: bool = _variable(
         True,
@@ -267,7 +254,7 @@ class Environment(BaseSettings):
     )
     retry_attempts: int = _variable(
         3,
-        "How often a failed listing, or a start that certainly did not happen, is soon retried.",
+        "Retries of a failed listing, and of a start that certainly did not happen.",
         within=(0, 10),
         live="Discovery and starts",
     )
@@ -285,14 +272,13 @@ class Environment(BaseSettings):
     )
     inline_result_characters: int = _variable(
         100_000,
-        "Maximum characters of a result that an MCP response contains in full; a longer result "
-        "is shortened to its beginning and a link.",
+        "Maximum characters of a result in an MCP response; a longer one is shortened to its "
+        "beginning and a link.",
         within=(4_000, 100_000_000),
     )
     inline_content_bytes: int = _variable(
         4 * 1024 * 1024,
-        "Maximum bytes of images, audio and files that an MCP response contains; the rest is "
-        "replaced by links.",
+        "Maximum bytes of images, audio and files in an MCP response; links replace the rest.",
         within=(4_096, 1024 * 1024 * 1024),
     )
     max_concurrent_executions: int = _variable(
@@ -318,26 +304,26 @@ class Environment(BaseSettings):
     )
     calls_per_minute: int = _variable(
         0,
-        "Workflow calls per minute of one caller, counting all tokens of a user together. 0 = no limit.",
+        "Workflow calls per minute of one caller, all tokens of a user together. 0 = no limit.",
         within=(0, 1_000_000),
         live="Limits",
     )
     calls_at_once: int = _variable(
         0,
-        "Calls of one caller that may follow each other without a pause. 0 = ten seconds' worth.",
+        "Calls of one caller without a pause between them. 0 = ten seconds' worth.",
         within=(0, 1_000_000),
         live="Limits",
     )
     tool_calls_per_minute: int = _variable(
         0,
-        "Calls per minute of one workflow by all callers together, unless the workflow sets "
-        "its own limit. 0 = no limit.",
+        "Calls per minute of one workflow by all callers together, unless it has its own limit. 0 = "
+        "no limit.",
         within=(0, 1_000_000),
         live="Limits",
     )
     tool_calls_at_once: int = _variable(
         0,
-        "Calls of one workflow that may follow each other without a pause. 0 = ten seconds' worth.",
+        "Calls of one workflow without a pause between them. 0 = ten seconds' worth.",
         within=(0, 1_000_000),
         live="Limits",
     )
@@ -346,8 +332,7 @@ class Environment(BaseSettings):
     )
     max_token_days: int = _variable(
         0,
-        "Maximum lifetime of an access token, in days, except for users who may create tokens "
-        "that never expire. 0 = no limit.",
+        "Maximum lifetime in days, except for users who may create tokens that never expire. 0 = no limit.",
         within=(0, 36_500),
         live="Access tokens",
     )
@@ -358,41 +343,36 @@ class Environment(BaseSettings):
         live="Limits",
     )
     approval_hours: float = _variable(
-        24.0, "Hours that a call waits for approval before it expires.", gt=0, le=8760, live="Approval"
+        24.0, "Hours after which a call that waits for approval expires.", gt=0, le=8760, live="Approval"
     )
     approve_own_calls: bool = _variable(
-        False, "Whether approvers may approve calls that they or their own tokens made.", live="Approval"
+        False, "Whether approvers may approve their own calls and those of their tokens.", live="Approval"
     )
     approval_mail: Literal["off", "requests", "outcomes"] = _variable(
         "requests",
-        "What is sent by e-mail if EMAIL_HOST is set: `requests` notifies approvers, "
-        "`outcomes` also notifies the user behind the call of the outcome, `off` sends nothing.",
+        "E-mails: `requests` to approvers, `outcomes` also to the user behind the call, or `off`.",
     )
     approval_webhook_url: str = _variable(
         "",
-        "Address that receives each request for approval and each outcome; docs/approvals.md "
-        "describes the format.",
+        "Address that receives each request for approval and each outcome; see docs/approvals.md.",
     )
     approval_webhook_secret: SecretStr = _variable(
         SecretStr(""),
-        "Secret that signs these messages: `whsec_` followed by a key in Base64, as of "
-        "`openssl rand -base64 32`, or at least 32 characters that are the key themselves. Required if "
-        "`CATALOGUE_APPROVAL_WEBHOOK_URL` is set.",
+        "Signs these messages, and is required with an address: `whsec_` and a key in Base64 "
+        "(`openssl rand -base64 32`), or at least 32 characters.",
     )
-    email_host: str = _variable("", "Mail server (SMTP). If empty, no e-mail is sent.", variable="EMAIL_HOST")
+    email_host: str = _variable("", "Mail server (SMTP). Empty: no e-mail is sent.", variable="EMAIL_HOST")
     email_port: int = _variable(587, "Port of the mail server.", within=(1, 65535), variable="EMAIL_PORT")
-    email_host_user: str = _variable(
-        "", "User name for the mail server, if it requires one.", variable="EMAIL_HOST_USER"
-    )
+    email_host_user: str = _variable("", "User name there, if required.", variable="EMAIL_HOST_USER")
     email_host_password: SecretStr = _variable(
-        SecretStr(""), "Password for the mail server.", variable="EMAIL_HOST_PASSWORD"
+        SecretStr(""), "Password there.", variable="EMAIL_HOST_PASSWORD"
     )
     email_security: Literal["starttls", "tls", "none"] = _variable(
-        "starttls", "How the connection is protected: `starttls`, `tls` or `none`.", variable="EMAIL_SECURITY"
+        "starttls", "`starttls`, `tls` or `none`.", variable="EMAIL_SECURITY"
     )
     email_from: str = _variable(
         "workflow-catalogue@localhost",
-        "Sender address of the product's e-mail.",
+        "Sender of the product's e-mail.",
         variable="DEFAULT_FROM_EMAIL",
     )
     idempotency_hours: float = _variable(
@@ -414,50 +394,46 @@ class Environment(BaseSettings):
     )
     status_check_interval: float = _variable(
         5.0,
-        "Seconds between two polls of a new run for which no request waits, until previous "
-        "runs of its workflow suggest a better interval.",
+        "Seconds between polls of a new run for which no request waits, until previous runs of its "
+        "workflow suggest a better interval.",
         within=(1, 3600),
         live="Runs",
     )
     max_request_bytes: int = _variable(
         4 * 1024 * 1024,
-        "Maximum size in bytes of a request body that MCP and REST accept.",
+        "Maximum bytes of a request body that MCP and REST accept.",
         within=(1024, 1024 * 1024 * 1024),
     )
     max_payload_bytes: int = _variable(
         10 * 1024 * 1024,
-        "Maximum size in bytes of an input, output or raw engine response that a record stores in full.",
+        "Maximum bytes of an input, output or raw engine response that a record keeps in full.",
         within=(1024, 1024 * 1024 * 1024),
     )
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
         {},
-        "Commands that sources of MCP servers may start, as a JSON object of names and "
-        "argument lists. See docs/upstream-mcp.md.",
+        "Commands that sources of MCP servers may start, by name; see docs/upstream-mcp.md.",
     )
     http_tool_hosts: str = _variable(
         "",
-        "Private host names and networks that HTTP tools may reach, comma-separated, such as "
-        "`billing.internal,10.1.0.0/16`.",
+        "Private hosts and networks that HTTP tools may reach, such as `billing.internal,10.1.0.0/16`.",
     )
     outbound_proxy: SecretStr = _variable(
         SecretStr(""),
-        "HTTP proxy for requests to engines, models and login providers, such as "
-        "`http://user:password@proxy.example.com:3128`. See docs/operators.md.",
+        "HTTP proxy for outgoing requests, such as `http://user:password@proxy.example.com:3128`; see "
+        "docs/deployment.md.",
     )
     no_proxy: str = _variable(
         "",
-        "Host names and networks that are reached without that proxy, comma-separated, such as "
-        "`*.corp.example,10.0.0.0/8`; a network applies to hosts given as addresses.",
+        "Hosts and networks that are reached without it, such as `*.corp.example,10.0.0.0/8`.",
     )
     openai_base_url: str = _variable(
         "https://api.openai.com/v1",
-        "Model server of `POST /workflow`: any server with an OpenAI-compatible chat completions API.",
+        "Model server of `POST /workflow`, with an OpenAI-compatible API of chat completions.",
         variable="OPENAI_BASE_URL",
     )
     openai_api_key: SecretStr = _variable(
         SecretStr(""),
-        "API key of the model server, if it requires one, or a reference to a secret; "
-        "docs/security.md describes references.",
+        "Its API key, or a reference to a secret; see docs/security.md.",
         variable="OPENAI_API_KEY",
     )
     openai_model: str = _variable(
@@ -470,22 +446,22 @@ class Environment(BaseSettings):
     )
     model_retries: int = _variable(
         2,
-        "How often a request to the model is retried when the model is busy or cannot be reached.",
+        "Retries of a request when the model is busy or cannot be reached.",
         within=(0, 10),
         live="Language model",
     )
     model_context_tokens: int = _variable(
         16_000,
-        "Maximum length of a prompt, in estimated tokens. If the tools do not fit, the model "
-        "first chooses which to describe.",
+        "Maximum estimated tokens of a prompt. If the tools do not fit, the model first chooses which "
+        "to describe.",
         within=(1_000, 10_000_000),
     )
     model_answer_tokens: int = _variable(
-        2_000, "Maximum length of a response of the model, in tokens.", within=(100, 1_000_000)
+        2_000, "Maximum tokens of a response of the model.", within=(100, 1_000_000)
     )
     page_size: int = _variable(
         1000,
-        "Number of tools, resources or prompts per page of MCP lists; many clients read only the first page.",
+        "Tools, resources or prompts per page of MCP lists; many clients read only the first page.",
         within=(1, 100_000),
     )
     list_ttl: float = _variable(
@@ -496,43 +472,40 @@ class Environment(BaseSettings):
 
     oauth_enabled: bool = _variable(
         True,
-        "Whether MCP clients can sign users in through the browser; with `false`, clients need "
-        "access tokens.",
+        "Whether MCP clients can sign users in through the browser; otherwise they need access tokens.",
         variable="CATALOGUE_OAUTH",
     )
     oauth_registration: bool = _variable(
-        True, "Whether clients may register themselves (RFC 7591). A user's consent is always required."
+        True, "Whether clients may register themselves (RFC 7591). Users still have to consent."
     )
     oauth_registrations_per_hour: int = _variable(
-        100, "Maximum number of clients that register from one address within an hour.", within=(1, 100_000)
+        100, "Maximum number of registrations from one address in an hour.", within=(1, 100_000)
     )
     oauth_client_documents: bool = _variable(
         True,
-        "Whether clients may use the public https address of their metadata document as client "
-        "ID. The product then reads the document.",
+        "Whether client IDs may be https addresses of public metadata documents, which the product reads.",
     )
     oauth_document_hosts: str = _variable(
         "",
-        "Private hosts that may also serve such documents, comma-separated, in the format of "
-        "`CATALOGUE_HTTP_TOOL_HOSTS`.",
+        "Private hosts that may serve such documents.",
     )
     oauth_document_ca_file: str = _variable(
-        "", "File of certificate authorities that are trusted for these hosts in addition to the public ones."
+        "", "File of certificate authorities trusted for these hosts besides the public ones."
     )
     oauth_redirect_schemes: str = _variable(
         "claude,cursor,kiro,mcpjam,raycast,trae,vscode,vscode-insiders,vscodium,warp,windsurf",
-        "Schemes of desktop applications that may sign users in, comma-separated. Reversed domain names such "
-        "as `com.example.app` are always allowed.",
+        "Schemes of desktop applications that may sign users in, besides reversed domain names such "
+        "as `com.example.app`.",
     )
     oauth_token_seconds: int = _variable(
         3600,
-        "Lifetime in seconds of an application's access token. Applications renew it themselves.",
+        "Lifetime in seconds of an application's access token; applications renew it.",
         within=(60, 86_400),
     )
     oauth_refresh_grace_seconds: int = _variable(
         60,
-        "Seconds after a renewal in which the former refresh token gives tokens to other processes of the "
-        "application. Later, its use revokes all of them.",
+        "Seconds after a renewal in which the application may still use the former refresh token. "
+        "Later, its use revokes all of them.",
         within=(0, 3600),
     )
     oauth_refresh_days: int = _variable(
@@ -561,8 +534,7 @@ class Environment(BaseSettings):
     )
     secrets_dir: str = _variable(
         "",
-        "Folder with the files to which `file:` references to secrets may refer. Default: "
-        "`secrets` in the data folder.",
+        "Folder of the files that `file:` references may name. Default: `secrets` in the data folder.",
     )
 
     @field_validator("log_level", mode="before")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import django
 
-from dev.evaluation.instructions import Instruction, read_instructions, write_table
+from dev.evaluation.instructions import Instruction, read_instructions
 
 if TYPE_CHECKING:
     from dev.evaluation.attempts import Attempt
@@ -31,12 +31,9 @@ NOT_OURS = ("DATABASE_URL", "CELERY_BROKER_URL")
 
 def main() -> None:
     options = _read_options()
-    if options.table:
-        print(write_table(read_instructions()), end="")
-        return
     chosen = [it for it in read_instructions() if it.id.startswith(tuple(options.only or [""]))]
     if not chosen:
-        sys.exit(f"No instruction begins with {' or '.join(options.only)}; --table shows them all.")
+        sys.exit(f"No instruction begins with {' or '.join(options.only)}; instructions.yaml has all.")
     with _own_data():
         _evaluate(chosen, options)
 
@@ -103,7 +100,6 @@ def _read_options() -> argparse.Namespace:
     )
     add("--repeat", type=_count, default=1, metavar="N", help="ask each so many times (default: 1)")
     add("--json", action="store_true", help="print everything as JSON, at the end")
-    add("--table", action="store_true", help="only print the instructions and what is right, as Markdown")
     return parser.parse_args()
 
 

@@ -1,7 +1,5 @@
-"""What the model is asked, and what would be right; as docs/evaluation.md shows it, too."""
+"""The instructions that the model gets, and the correct answers."""
 
-import json
-from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,32 +57,3 @@ def read_instructions() -> tuple[Instruction, ...]:
 
 def _read(name: str) -> Any:
     return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
-
-
-def write_table(instructions: Iterable[Instruction]) -> str:
-    """Markdown, one row for each instruction."""
-    rows = ["| id | instruction | tool | arguments |", "|---|---|---|---|", *map(_table_row, instructions)]
-    return "\n".join(rows) + "\n"
-
-
-def _table_row(instruction: Instruction) -> str:
-    tool = f"`{instruction.tool}`" if instruction.tool else "none"
-    arguments = " ".join(_right_arguments(instruction))
-    return f"| {instruction.id} | {_cell(instruction.say)} | {tool} | {arguments} |"
-
-
-def _right_arguments(instruction: Instruction) -> Iterator[str]:
-    if instruction.tool is None:
-        return
-    yield " or ".join(f"`{_cell(_as_json(answer))}`" for answer in instruction.right_answers)
-    if instruction.free:
-        yield f"({', '.join(sorted(instruction.free))}: any)"
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _cell(text: str) -> str:
-    """What Markdown and HTML would take for their own is escaped."""
-    return text.replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""`make eval`: instructions that fit the tools and the page about them, and marks that are right."""
+"""`make eval`: instructions that fit the tools, and marks that are right."""
 
 import json
 import os
@@ -12,14 +12,11 @@ import pytest
 
 from catalogue.schemas import find_argument_problems
 from connectors.testing import free_port
-from dev.evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools, write_table
+from dev.evaluation.instructions import Instruction, input_schemas, read_instructions, read_tools
 from orchestration.prompts import data_block
 from tests.engines.model_answers import KEY, MODEL, Answer, proposes
 from tests.engines.model_server import Asked, ModelServer
 from tests.processes import ROOT
-
-PAGE = ROOT / "docs" / "evaluation.md"
-TABLE_START, TABLE_END = "<!-- instructions: begin -->\n", "<!-- instructions: end -->"
 
 
 @pytest.fixture
@@ -65,12 +62,6 @@ def test_forty_instructions_are_about_twelve_tools() -> None:
     assert len(read_tools()) == 12
     assert len(read_instructions()) == 40
     assert {it.tool for it in read_instructions()} == {*input_schemas(), None}
-
-
-def test_the_page_shows_the_instructions_that_are_asked() -> None:
-    """When this fails, replace the table by what `make eval ARGS=--table` prints."""
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition(TABLE_START)
-    assert rest.partition(TABLE_END)[0] == write_table(read_instructions())
 
 
 @pytest.mark.parametrize("instruction", read_instructions(), ids=lambda it: it.id)
