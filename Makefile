@@ -88,6 +88,9 @@ static: install-dev $(TOOLS)/deployment  ## Check style, types, imports, migrati
 	$(BIN)/python manage.py makemigrations --check --dry-run
 	CATALOGUE_PUBLIC_URL=https://catalogue.example.com $(BIN)/python manage.py check --deploy --fail-level WARNING
 	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.renovate .github/renovate.json
 	$(TOOLS)/deployment/bin/python dev/scripts/check_deployment.py
 
 format: install-dev  ## Format the code and mend what the linter can mend.
