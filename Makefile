@@ -88,6 +88,9 @@ static: install-dev $(TOOLS)/deployment  ## Check style, types, imports, migrati
 	$(BIN)/python manage.py makemigrations --check --dry-run
 	CATALOGUE_PUBLIC_URL=https://catalogue.example.com $(BIN)/python manage.py check --deploy --fail-level WARNING
 	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	$(TOOLS)/deployment/bin/check-jsonschema --builtin-schema vendor.renovate .github/renovate.json
 	$(TOOLS)/deployment/bin/python dev/scripts/check_deployment.py
 
 format: install-dev  ## Format the code and mend what the linter can mend.
@@ -118,7 +121,7 @@ site: $(TOOLS)/site  ## Build the documentation as a web site in .cache/document
 	@rm -rf .cache/documentation && mkdir -p .cache/documentation && cp -R docs deploy/site/. .cache/documentation
 	@cd .cache/documentation && ../site/bin/python -m zensical build --strict
 
-wheel: $(TOOLS)/wheel  ## Build the wheel into dist/.
+wheel: $(TOOLS)/wheel  ## Build the wheel into dist/, with a bill of materials.
 	@$(TOOLS)/wheel/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 ENGINE ?= docker
@@ -133,14 +136,14 @@ audit: $(TOOLS)/audit  ## Look for known vulnerabilities with bandit, and with p
 	$(TOOLS)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements/product.lock
 
 LOCKS := uv audit deployment site wheel mcp1 $(ENGINES) model
-COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(TOOLS)/uv/bin/uv pip compile --quiet --universal \
-	--python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+# A lock begins with the command that wrote it, which Renovate repeats: hence the `=`, and the option in pyproject.toml.
+COMPILE := $(TOOLS)/uv/bin/uv pip compile --quiet --universal --python-version=3.11 --generate-hashes
 lock: $(TOOLS)/uv  ## Write the lock files in requirements/ from the .txt files; ARGS="--upgrade" takes newer releases.
-	$(COMPILE) $(ARGS) -o requirements/product.lock requirements.txt
-	$(COMPILE) $(ARGS) -o requirements/dev.lock --constraint requirements/product.lock requirements/dev.txt
+	$(COMPILE) $(ARGS) --output-file=requirements/product.lock requirements.txt
+	$(COMPILE) $(ARGS) --constraint=requirements/product.lock --output-file=requirements/dev.lock requirements/dev.txt
 	@for name in $(LOCKS); do echo "$$name ..." && \
-		$(COMPILE) $(ARGS) -o requirements/$$name.lock requirements/$$name.txt \
-			$$(test $$name != model || echo --override requirements/model-left-out.txt) || exit; done
+		$(COMPILE) $(ARGS) $$(test $$name != model || echo --override=requirements/model-left-out.txt) \
+			--output-file=requirements/$$name.lock requirements/$$name.txt || exit; done
 	@for folder in $(NODE_FOLDERS); do (cd $$folder && npm install --package-lock-only --no-progress --loglevel=error) || exit; done
 
 clean:  ## Remove environments and caches; the data in var/ stays.

@@ -151,8 +151,8 @@ def _restart_of_server(url: str) -> list[str]:
     if os.geteuid() or parts.hostname not in LOOPBACK or not shutil.which("pg_lsclusters"):
         return []
     listed = subprocess.run(["pg_lsclusters", "--no-header"], capture_output=True, text=True, check=True)
-    for version, cluster, port, *_ in map(str.split, listed.stdout.splitlines()):
-        if int(port) == (parts.port or 5432):
+    for version, cluster, port, status, *_ in map(str.split, listed.stdout.splitlines()):
+        if int(port) == (parts.port or 5432) and status.startswith("online"):
             options = ["--skip-systemctl-redirect", version, cluster, "restart", "-m", "fast"]
             return ["pg_ctlcluster", *options]
     return []

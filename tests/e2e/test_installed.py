@@ -1,6 +1,8 @@
 """The wheel in an environment of its own: nothing of the checkout is on its path."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -8,6 +10,8 @@ import venv
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, get_default_environment
 
@@ -62,6 +66,15 @@ def test_nothing_but_one_name_is_added_to_the_environment(installed: Path) -> No
     (packages,) = installed.parents[1].glob("lib/python*/site-packages")
     names = {path.name for path in packages.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
     assert names == {"workflow_catalogue"}
+    assert (packages / "workflow_catalogue" / "connectors" / "py.typed").exists()
+
+
+def test_the_bill_of_materials_lists_what_the_lock_pins(installed: Path) -> None:
+    (path,) = installed.parents[1].glob("lib/python*/site-packages/*.dist-info/sboms/*.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text()) is None
+    listed = {f"{one['name']}=={one['version']}" for one in json.loads(path.read_text())["components"]}
+    lock = (ROOT / "requirements" / "product.lock").read_text()
+    assert listed == set(re.findall(r"^[\w.-]+==[^\s;]+", lock, re.MULTILINE))
 
 
 def test_quickstart_runs_everything_and_serves_the_admin_with_its_files(
