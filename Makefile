@@ -135,10 +135,10 @@ audit: $(TOOLS)/audit  ## Look for known vulnerabilities with bandit, and with p
 		audit catalogue config connectors deploy executions mcp_bridge orchestration telemetry manage.py
 	$(TOOLS)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements/product.lock
 
-LOCKS := uv audit deployment site wheel mcp1 $(ENGINES) model
+LOCKS := installer audit deployment site wheel mcp1 $(ENGINES) model
 # A lock begins with the command that wrote it, which Renovate repeats: hence the `=`, and the option in pyproject.toml.
-COMPILE := $(TOOLS)/uv/bin/uv pip compile --quiet --universal --python-version=3.11 --generate-hashes
-lock: $(TOOLS)/uv  ## Write the lock files in requirements/ from the .txt files; ARGS="--upgrade" takes newer releases.
+COMPILE := $(TOOLS)/installer/bin/uv pip compile --quiet --universal --python-version=3.11 --generate-hashes
+lock: $(TOOLS)/installer  ## Write the lock files in requirements/ from the .txt files; ARGS="--upgrade" takes newer releases.
 	$(COMPILE) $(ARGS) --output-file=requirements/product.lock requirements.txt
 	$(COMPILE) $(ARGS) --constraint=requirements/product.lock --output-file=requirements/dev.lock requirements/dev.txt
 	@for name in $(LOCKS); do echo "$$name ..." && \

@@ -22,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / ".cache" / "install"
-UV_ENVIRONMENT = ROOT / ".cache" / "uv"
-UV_LOCK = ROOT / "requirements" / "uv.lock"
+UV_ENVIRONMENT = ROOT / ".cache" / "installer"
+UV_LOCK = ROOT / "requirements" / "installer.lock"
 STAMP = "installed-from-locks"
 
 PIP_OPTIONS = (
