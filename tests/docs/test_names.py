@@ -10,6 +10,9 @@ import yaml
 from django.core.management import get_commands
 
 from config.environment import variable_names
+from connectors.http_job.declaration import Declaration
+from connectors.http_tools.tool import ToolConfig
+from connectors.temporal.declarations import DefinitionsFile
 from tests.docs.reading import GUIDES, PAGES, TARGETS, listed, parser, report
 from tests.processes import ROOT
 
@@ -95,13 +98,13 @@ def test_commands_that_pages_mention_are_there_with_their_options() -> None:
     report(wrong())
 
 
-def test_every_command_and_alert_is_explained() -> None:
+def test_every_command_alert_and_key_of_a_file_is_explained() -> None:
     shown = "\n".join(text for page in GUIDES for _, text, *_ in [*page.code, *page.blocks])
     (group,) = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
-    names = [path.stem for path in ROOT.glob("*/management/commands/[!_]*.py")]
-    names += [rule["alert"] for rule in group["rules"]]
-    report(
-        (name, "no page names it: say what it is for")
-        for name in names
-        if not re.search(rf"\b{name}\b", shown)
-    )
+    names = {path.stem for path in ROOT.glob("*/management/commands/[!_]*.py")}
+    names |= {rule["alert"] for rule in group["rules"]}
+    for file in (ToolConfig, DefinitionsFile, Declaration):
+        schema = file.model_json_schema()
+        names |= {key for part in (schema, *schema["$defs"].values()) for key in part.get("properties", ())}
+    lost = (name for name in sorted(names) if not re.search(rf"\b{name}\b", shown))
+    report((name, "no page has it in code: say there what it is for") for name in lost)
