@@ -70,6 +70,7 @@ TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text()
 
 def parser(name: str) -> CommandParser:
     """That of a command of ours or of Django's."""
+    assert name in get_commands(), f"there is no command {name}: see `manage.py help`"
     found = get_commands()[name]
     command = load_command_class(found, name) if isinstance(found, str) else found
     return command.create_parser("manage.py", name)

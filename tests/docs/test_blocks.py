@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
@@ -13,7 +14,6 @@ import jsonschema_rs
 import pytest
 import yaml
 from django.core.management import call_command
-from django.urls import resolve
 
 from config.environment import read_environment, variable_names
 from connectors.http_job.engine import preset_text
@@ -27,19 +27,31 @@ SECRET = "secret-0123456789"
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.path.name)
 def test_what_readers_copy_works(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks: dict[str, Callable[[str], None]]
-    checks = {"json": check_file, "yaml": check_file, "sh": check_settings}
-
     def refused() -> Iterator[tuple[str, str]]:
-        blocks = [(place, text, checks[kind]) for place, text, kind in page.blocks if kind in checks]
-        for place, text, check in [*blocks, *((*command, check_program) for command in page.commands())]:
+        for place, text, check in checks(page):
             try:
-                check(text)
+                check()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - of whatever reads it
-                yield place, f"{error!r}. Correct it, or show it as `text` if nobody copies it:\n{text}"
+                why = str(error).partition("\nassert ")[0]
+                yield (
+                    place,
+                    f"{type(error).__name__}: {why}\n  Correct it, or make a ```text block of it: {text}",
+                )
 
     monkeypatch.chdir(tmp_path)
     report(refused())
+
+
+def checks(page: Page) -> Iterator[tuple[str, str, Callable[[], None]]]:
+    for place, words in page.commands():
+        yield place, " ".join(words), partial(check_program, words)
+    for place, text in page.code:
+        if found := re.match(r"(GET|POST|PUT|PATCH|DELETE) (/api/(?:<.+?>|[^\s<])*)", text):
+            yield place, text, partial(check_request, found[1], found[2])
+    for place, text, language in page.blocks:
+        check = {"json": check_file, "yaml": check_file, "sh": check_settings}.get(language)
+        if check:
+            yield place, text, partial(check, text)
 
 
 def check_program(words: list[str]) -> None:
@@ -50,7 +62,10 @@ def check_program(words: list[str]) -> None:
         case ["make", *rest]:
             assert {word for word in rest if "=" not in word} <= TARGETS, "no such target: see `make help`"
         case ["curl", *rest]:
-            check_request(rest)
+            options = dict(pairwise(rest))
+            body = next((options[name] for name in ("-d", "--data-binary", "--json") if name in options), "")
+            (address,) = (word for word in rest if re.match("https?://", word))
+            check_request(options.get("-X", "POST" if body else "GET"), address, body)
 
 
 def check_command(name: str, words: list[str]) -> None:
@@ -65,12 +80,9 @@ def check_command(name: str, words: list[str]) -> None:
         model.model_validate(required | given.config | dict(given.config_file))
 
 
-def check_request(words: list[str]) -> None:
-    """By the description of the REST API; an address that it leaves out need only be served."""
-    options = dict(pairwise(words))
-    body = next((options[name] for name in ("-d", "--data-binary", "--json") if name in options), "")
-    method = options.get("-X", "POST" if body else "GET").lower()
-    (url,) = (urlsplit(word) for word in words if re.match("https?://", word))
+def check_request(verb: str, address: str, body: str = "") -> None:
+    """By the description of the REST API, if it is an address of that."""
+    url, method = urlsplit(address), verb.lower()
     for path, operations in committed()["paths"].items():
         pattern = re.sub(r"\{\w+\}", "[^/]+", path.rstrip("/")) + "/?"
         if method in operations and re.fullmatch(pattern, url.path):
@@ -80,13 +92,15 @@ def check_request(words: list[str]) -> None:
                 schema = operations[method]["requestBody"]["content"]["application/json"]["schema"]
                 jsonschema_rs.validate(schema | {"components": committed()["components"]}, json.loads(body))
             return
-    resolve(url.path)
+    assert not re.match("/api/(?!docs|schema)", url.path), (
+        f"nothing answers {verb} at {url.path}: see /api/docs/"
+    )
 
 
 def check_file(text: str) -> None:
     """Those of others need only be well-formed."""
     (file := Path("of-the-page.yaml")).write_text(text)
-    match yaml.safe_load(text):
+    match json.loads(text) if text.startswith("{") else yaml.safe_load(text):
         case {"mcpServers": dict(servers)}:
             for server in (server for server in servers.values() if "command" in server):
                 words = [server["command"], *server["args"]]

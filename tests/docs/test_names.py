@@ -16,6 +16,9 @@ from connectors.temporal.declarations import DefinitionsFile
 from tests.docs.reading import GUIDES, PAGES, TARGETS, listed, parser, report
 from tests.processes import ROOT
 
+PAST = {ROOT / "CHANGELOG.md"}
+TEXTS = listed("*.md", "*.py", "*.toml", "*.sh", "*.yaml", "*Dockerfile", "Makefile", ".ci/run")
+TEXTS = [path for path in TEXTS if path not in PAST]
 SETTINGS = {*variable_names(), "OPENAI_API_KEY", "OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"}
 FOLDERS = "|".join(sorted({re.escape(path.relative_to(ROOT).parts[0]) for path in listed("*/*")}))
 PATH = r"(?<![\w/.$~^)-])((?:%s)/[\w./*-]*[\w*/])(?:::(\w+))?"
@@ -59,13 +62,12 @@ def test_every_page_and_picture_is_shown() -> None:
     report((str(path.relative_to(ROOT)), "no page links to it: link to it, or delete it") for path in lost)
 
 
-def test_paths_and_targets_that_texts_name_are_there() -> None:
-    files = listed("*.md", "*.py", "*.toml", "*.sh", "*.yaml", "*Dockerfile", "Makefile", ".ci/run")
-
+def test_files_and_tests_that_texts_name_are_there() -> None:
     def missing() -> Iterator[tuple[str, str]]:
-        for place, line in lines([file for file in files if file.name != "CHANGELOG.md"]):
-            for target in set(re.findall(r"`make ([a-z][a-z0-9-]*)", line)) - TARGETS:
-                yield place, f"there is no `make {target}`: see `make help`"
+        for place, name in (code for page in PAGES if page.path not in PAST for code in page.code):
+            if re.fullmatch(r"\w+\.py", name) and not listed(name, f"*/{name}"):
+                yield place, f"there is no {name}: name the module that does it"
+        for place, line in lines(TEXTS):
             for path, test in (IN_MODULES if ".py:" in place else ANYWHERE).findall(line):
                 there = [*ROOT.glob(path.rstrip("/")), *(ROOT / "tests").glob(path.rstrip("/"))]
                 if not there:
@@ -76,12 +78,17 @@ def test_paths_and_targets_that_texts_name_are_there() -> None:
     report(missing())
 
 
-def test_settings_that_pages_name_are_settings() -> None:
+def test_settings_and_targets_that_texts_name_are_there() -> None:
     report(
         (place, f"there is no setting {name}: see docs/settings.md")
         for place, line in lines([page.path for page in GUIDES])
         for name in re.findall(r"\b(?:CATALOGUE|OPENAI|EMAIL|OTEL|CELERY)_[A-Z_]*[A-Z]\b(?!\*)", line)
         if name not in SETTINGS and not name.startswith("CATALOGUE_SECRET_")
+    )
+    report(
+        (place, f"there is no `make {target}`: see `make help`")
+        for place, line in lines(TEXTS)
+        for target in set(re.findall(r"`make ([a-z][a-z0-9-]*)", line)) - TARGETS
     )
 
 

@@ -20,15 +20,15 @@ from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 
 
-def compiled(program: str) -> CodeType:
-    return compile(program, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # type: ignore[no-any-return]
+def compiled(place: str, program: str) -> CodeType:
+    return compile(program, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # type: ignore[no-any-return]
 
 
 PROGRAMS = [
     (place, re.sub(r'("seconds": )\d+', r"\1 0.5", text))
     for page in GUIDES
     for place, text, language in page.blocks
-    if language == "python" and compiled(text).co_flags & CO_COROUTINE
+    if language == "python" and compiled(place, text).co_flags & CO_COROUTINE
 ]
 
 
@@ -53,7 +53,7 @@ async def test_a_program_of_a_page_runs(
     token, execution_id = await in_database(prepare)()
     async with connect(as_token=token) as client:
         names = {"client": client, "token": token, "execution_id": execution_id}
-        code = compiled(program.replace("http://localhost:8000", mcp_server.base_url))
+        code = compiled(place, program.replace("http://localhost:8000", mcp_server.base_url))
         running = asyncio.ensure_future(eval(code, names))
         while not running.done():
             await in_database(work)()
