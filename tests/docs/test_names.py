@@ -16,9 +16,9 @@ from connectors.temporal.declarations import DefinitionsFile
 from tests.docs.reading import GUIDES, PAGES, TARGETS, listed, parser, report
 from tests.processes import ROOT
 
-PAST = {ROOT / "CHANGELOG.md"}
-TEXTS = listed("*.md", "*.py", "*.toml", "*.sh", "*.yaml", "*Dockerfile", "Makefile", ".ci/run")
-TEXTS = [path for path in TEXTS if path not in PAST]
+NOW = [page for page in PAGES if page.path.name != "CHANGELOG.md"]
+CODE = listed("*.py", "*.toml", "*.sh", "*.yaml", "*Dockerfile", "Makefile", ".ci/run")
+TEXTS = [*CODE, *(page.path for page in NOW)]
 SETTINGS = {*variable_names(), "OPENAI_API_KEY", "OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"}
 FOLDERS = "|".join(sorted({re.escape(path.relative_to(ROOT).parts[0]) for path in listed("*/*")}))
 PATH = r"(?<![\w/.$~^)-])((?:%s)/[\w./*-]*[\w*/])(?:::(\w+))?"
@@ -64,7 +64,7 @@ def test_every_page_and_picture_is_shown() -> None:
 
 def test_files_and_tests_that_texts_name_are_there() -> None:
     def missing() -> Iterator[tuple[str, str]]:
-        for place, name in (code for page in PAGES if page.path not in PAST for code in page.code):
+        for place, name in (code for page in NOW for code in page.code):
             if re.fullmatch(r"\w+\.py", name) and not listed(name, f"*/{name}"):
                 yield place, f"there is no {name}: name the module that does it"
         for place, line in lines(TEXTS):
@@ -94,7 +94,7 @@ def test_settings_and_targets_that_texts_name_are_there() -> None:
 
 def test_commands_that_pages_mention_are_there_with_their_options() -> None:
     def wrong() -> Iterator[tuple[str, str]]:
-        for place, text in (code for page in PAGES for code in page.code):
+        for place, text in (code for page in NOW for code in page.code):
             program, name, rest = re.findall(r"(?s)^(.*manage\.py |workflow-catalogue )?(\w*)(.*)", text)[0]
             if name in get_commands():
                 options = {*re.findall(r"(?<!\S)--[a-z-]+", rest)} - {*parser(name)._option_string_actions}
