@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from subprocess import run
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +21,7 @@ from connectors.http_job.engine import preset_text
 from connectors.registry import connector_class
 from tests.api.test_openapi import committed
 from tests.docs.reading import GUIDES, TARGETS, Page, parser, report
+from tests.processes import ROOT
 
 SECRET = "secret-0123456789"
 
@@ -52,6 +54,8 @@ def checks(page: Page) -> Iterator[tuple[str, str, Callable[[], None]]]:
         check = {"json": check_file, "yaml": check_file, "sh": check_settings}.get(language)
         if check:
             yield place, text, partial(check, text)
+    if changes := "".join(text for _, text, language in page.blocks if language == "diff"):
+        yield page.path.name, "its changes", partial(check_changes, changes)
 
 
 def check_program(words: list[str]) -> None:
@@ -118,6 +122,13 @@ def check_file(text: str) -> None:
             call_command("job_engine", str(file))
         case {"api": _}:
             call_command("add_tools", str(file), "--dry-run")
+
+
+def check_changes(text: str) -> None:
+    """They can be made, or a reader has made them who then runs all tests."""
+    given = {"input": text, "cwd": ROOT, "text": True, "capture_output": True, "check": False}
+    made = run(["git", "apply", "--check"], **given)
+    assert 0 in (made.returncode, run(["git", "apply", "--check", "-R"], **given).returncode), made.stderr
 
 
 def check_settings(text: str) -> None:

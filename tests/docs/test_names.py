@@ -51,15 +51,24 @@ def test_links_lead_to_pages_headings_and_files() -> None:
 def test_every_page_and_picture_is_shown() -> None:
     with (ROOT / "deploy" / "site" / "zensical.toml").open("rb") as file:
         nav = re.findall(r"'([\w/-]+\.md)'", str(tomllib.load(file)["project"]["nav"]))
-    pages = [page.path.name for page in GUIDES if page.path.name != "README.md"]
-    assert sorted(nav) == sorted([*pages, "decisions/index.md"]), (
-        "put each page into nav of zensical.toml once"
-    )
+    pages = {page.path.name for page in GUIDES} - {"README.md"} | {"decisions/index.md"}
+    wrong = {name for name in {*nav, *pages} if nav.count(name) != 1 or name not in pages}
+    report(("deploy/site/zensical.toml", f"{name}: nav shall have each page once") for name in sorted(wrong))
     shown = {
         (page.path.parent / re.sub("#.*", "", link)).resolve() for page in PAGES for _, link in page.links
     }
     lost = {*listed("docs/*/*")} - shown - {ROOT / "docs" / "decisions" / "index.md"}
     report((str(path.relative_to(ROOT)), "no page links to it: link to it, or delete it") for path in lost)
+
+
+def test_parts_of_the_code_that_its_guides_name_are_there() -> None:
+    words = {word for path in CODE for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    guides = [page for page in PAGES if page.path.name in ("architecture.md", "CONTRIBUTING.md")]
+    report(
+        (place, f"there is no {name} in the code: name what does it")
+        for place, name in (code for page in guides for code in page.code)
+        if re.fullmatch(r"[a-z]+_\w+|[A-Z][a-z]+[A-Z]\w+", name) and name not in words
+    )
 
 
 def test_files_and_tests_that_texts_name_are_there() -> None:
@@ -108,10 +117,11 @@ def test_commands_that_pages_mention_are_there_with_their_options() -> None:
 def test_every_command_alert_and_key_of_a_file_is_explained() -> None:
     shown = "\n".join(text for page in GUIDES for _, text, *_ in [*page.code, *page.blocks])
     (group,) = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
-    names = {path.stem for path in ROOT.glob("*/management/commands/[!_]*.py")}
-    names |= {rule["alert"] for rule in group["rules"]}
+    names = {path.stem: "command" for path in ROOT.glob("*/management/commands/[!_]*.py")}
+    names |= {rule["alert"]: "alert" for rule in group["rules"]}
     for file in (ToolConfig, DefinitionsFile, Declaration):
         schema = file.model_json_schema()
-        names |= {key for part in (schema, *schema["$defs"].values()) for key in part.get("properties", ())}
+        for part in (schema, *schema["$defs"].values()):
+            names |= dict.fromkeys(part.get("properties", ()), f"key of a {file.__name__}")
     lost = (name for name in sorted(names) if not re.search(rf"\b{name}\b", shown))
-    report((name, "no page has it in code: say there what it is for") for name in lost)
+    report((name, f"no page has this {names[name]} in code: say there what it is for") for name in lost)
