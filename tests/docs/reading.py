@@ -63,7 +63,8 @@ def listed(*patterns: str) -> list[Path]:
 
 
 PAGES = [Page(path) for path in listed("*.md")]
-GUIDES = [page for page in PAGES if page.path.parent == ROOT / "docs" or page.path == ROOT / "README.md"]
+NOW = [page for page in PAGES if page.path != ROOT / "CHANGELOG.md"]
+GUIDES = [page for page in NOW if page.path.parent in (ROOT, ROOT / "docs")]
 """What readers follow, and copy from."""
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from subprocess import run
@@ -19,6 +20,7 @@ from django.core.management import call_command
 from config.environment import read_environment, variable_names
 from connectors.http_job.engine import preset_text
 from connectors.registry import connector_class
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.api.test_openapi import committed
 from tests.docs.reading import GUIDES, TARGETS, Page, parser, report
 from tests.processes import ROOT
@@ -34,11 +36,8 @@ def test_what_readers_copy_works(page: Page, tmp_path: Path, monkeypatch: pytest
             try:
                 check()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - of whatever reads it
-                why = str(error).partition("\nassert ")[0]
-                yield (
-                    place,
-                    f"{type(error).__name__}: {why}\n  Correct it, or make a ```text block of it: {text}",
-                )
+                why = f"{type(error).__name__}: {error}".partition("\nassert ")[0]
+                yield place, f"{why}\n  Correct it, or make a block of `text` of it: {text}"
 
     monkeypatch.chdir(tmp_path)
     report(refused())
@@ -63,6 +62,8 @@ def check_program(words: list[str]) -> None:
     match words:
         case [".venv/bin/python" | "python", "manage.py", name, *rest] | ["workflow-catalogue", name, *rest]:
             check_command(name, rest)
+        case [_, "-m", module, *_] if module.startswith("dev."):
+            assert find_spec(module), f"there is no {module}: name the program that does it"
         case ["make", *rest]:
             assert {word for word in rest if "=" not in word} <= TARGETS, "no such target: see `make help`"
         case ["curl", *rest]:
@@ -96,19 +97,18 @@ def check_request(verb: str, address: str, body: str = "") -> None:
                 schema = operations[method]["requestBody"]["content"]["application/json"]["schema"]
                 jsonschema_rs.validate(schema | {"components": committed()["components"]}, json.loads(body))
             return
-    assert not re.match("/api/(?!docs|schema)", url.path), (
-        f"nothing answers {verb} at {url.path}: see /api/docs/"
-    )
+    assert not re.match("/api/(?!docs|schema)", url.path), "nothing answers there: see /api/docs/"
 
 
 def check_file(text: str) -> None:
     """Those of others need only be well-formed."""
     (file := Path("of-the-page.yaml")).write_text(text)
     match json.loads(text) if text.startswith("{") else yaml.safe_load(text):
-        case {"mcpServers": dict(servers)}:
-            for server in (server for server in servers.values() if "command" in server):
-                words = [server["command"], *server["args"]]
-                check_program([re.sub(r".*/(?=\.venv|manage\.py)", "", word) for word in words])
+        case {"mcpServers": {"workflow-catalogue": {"command": command, "args": [*arguments]}}}:
+            words = [command, *arguments]
+            check_program([re.sub(r".*/(?=\.venv|manage\.py)", "", word) for word in words])
+        case {"name": str(name), "arguments": dict(arguments)} if name in BUILT_IN_TOOLS:
+            jsonschema_rs.validate(BUILT_IN_TOOLS[name].input_schema, arguments)
         case {"version": 1} as catalogue:
             sources = catalogue.get("sources", {}).items()
             names = [f"{name}_{key}" for name, its in sources for key in its.get("secrets", ())]

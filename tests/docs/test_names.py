@@ -13,10 +13,9 @@ from config.environment import variable_names
 from connectors.http_job.declaration import Declaration
 from connectors.http_tools.tool import ToolConfig
 from connectors.temporal.declarations import DefinitionsFile
-from tests.docs.reading import GUIDES, PAGES, TARGETS, listed, parser, report
+from tests.docs.reading import GUIDES, NOW, PAGES, TARGETS, listed, parser, report
 from tests.processes import ROOT
 
-NOW = [page for page in PAGES if page.path.name != "CHANGELOG.md"]
 CODE = listed("*.py", "*.toml", "*.sh", "*.yaml", "*Dockerfile", "Makefile", ".ci/run")
 TEXTS = [*CODE, *(page.path for page in NOW)]
 SETTINGS = {*variable_names(), "OPENAI_API_KEY", "OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"}
@@ -51,12 +50,11 @@ def test_links_lead_to_pages_headings_and_files() -> None:
 def test_every_page_and_picture_is_shown() -> None:
     with (ROOT / "deploy" / "site" / "zensical.toml").open("rb") as file:
         nav = re.findall(r"'([\w/-]+\.md)'", str(tomllib.load(file)["project"]["nav"]))
-    pages = {page.path.name for page in GUIDES} - {"README.md"} | {"decisions/index.md"}
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | {"decisions/index.md"}
     wrong = {name for name in {*nav, *pages} if nav.count(name) != 1 or name not in pages}
     report(("deploy/site/zensical.toml", f"{name}: nav shall have each page once") for name in sorted(wrong))
-    shown = {
-        (page.path.parent / re.sub("#.*", "", link)).resolve() for page in PAGES for _, link in page.links
-    }
+    links = ((page.path.parent, link.partition("#")[0]) for page in PAGES for _, link in page.links)
+    shown = {(folder / name).resolve() for folder, name in links}
     lost = {*listed("docs/*/*")} - shown - {ROOT / "docs" / "decisions" / "index.md"}
     report((str(path.relative_to(ROOT)), "no page links to it: link to it, or delete it") for path in lost)
 
