@@ -1,4 +1,4 @@
-"""Uses of private names of other packages; tests/config/test_private_names.py fails when one is gone."""
+"""Uses of private names of other packages, which change without notice."""
 
 from typing import Any
 

@@ -1,12 +1,15 @@
-"""Uses of private names of other packages; tests/config/test_private_names.py fails when one is gone."""
+"""Uses of private names of other packages, which change without notice."""
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.handlers.base import BaseHandler
 from django.http import HttpResponseBase
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
 
 
 class AnnouncingProtocol(HttpToolsProtocol):
@@ -53,9 +56,10 @@ class AnnouncingProtocol(HttpToolsProtocol):
 
 def note_handler(response: HttpResponseBase, handler: type[BaseHandler]) -> None:
     """Make the handler the sender of `request_finished`, as Django's own handlers do."""
-    response._handler_class = handler  # type: ignore[attr-defined]
+    assert hasattr(response, "_handler_class")
+    response._handler_class = handler
 
 
-def check_connections_with(pool: Any, check: Callable[[Any], None]) -> None:
+def check_connections_with(pool: "ConnectionPool[Any]", check: Callable[[Any], None]) -> None:
     """Make a psycopg pool check connections by `check`, instead of the check that Django passes."""
     pool._check = check

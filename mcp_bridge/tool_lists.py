@@ -288,16 +288,16 @@ class ToolList:
     portable: PortableView | None
     server_info: dict[str, Any]
     current_at: float = field(default_factory=time.monotonic)  # When its catalogue was last confirmed
-    _pages: dict[int, bytes] = field(default_factory=dict)  # By their begin
+    pages: dict[int, bytes] = field(default_factory=dict)  # By their begin
 
     def closed_page(self, cursor: str | None) -> bytes:
         """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""
         begin, end, following = self._bounds(cursor)
-        return self._pages.get(begin) or self._make(begin, end, following)
+        return self.pages.get(begin) or self._make(begin, end, following)
 
     def known_page(self, cursor: str | None) -> bytes | None:
         """The same if it exists already."""
-        return self._pages.get(self._bounds(cursor)[0])
+        return self.pages.get(self._bounds(cursor)[0])
 
     def what_shows(self) -> list[Any]:
         """Differs from that of another list of this view if a client would see a difference."""
@@ -308,7 +308,7 @@ class ToolList:
         return [self._is_awaited_to_the_end, *self.built_in, *named]
 
     def make_pages_of(self, former: "ToolList") -> None:
-        for begin in list(former._pages):
+        for begin in list(former.pages):
             if 0 < begin < len(self.positions):
                 self.closed_page(make_cursor(self.positions[begin - 1]))
             elif begin == 0:
@@ -336,7 +336,7 @@ class ToolList:
         made = self._before_tools(following) + tools + b"]}}"
         # Cursors of other revisions may begin anywhere; only those of this list recur.
         if begin % settings.CATALOGUE.page_size == 0:
-            self._pages[begin] = made
+            self.pages[begin] = made
         return made
 
     def _before_tools(self, following: str | None) -> bytes:

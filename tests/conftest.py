@@ -68,9 +68,6 @@ SHARED_SERVERS = {
     "test_http_job_airflow_and_dagster": "Airflow and Dagster",
 }
 """For all modules of the name: to start them takes 15 s of CPU each."""
-READ_SOURCES = {"test_private_names", "test_contributing", "test_databases_marked"}
-"""Modules of tests/config that parse the whole product."""
-THE_PARSED_PRODUCT = "the parsed product"
 SHARES_NOTHING = {"test_chaos"}
 """Modules whose tests have nothing in common; two of them may run at the same time."""
 SHARES = {"test_pages_in_a_browser": 5, "test_lists_in_a_browser": 3, "test_buttons_in_a_browser": 2}
@@ -144,7 +141,7 @@ class ByModule(LoadScopeScheduling):
             part = PART.search(nodeid)
             number = int(part[1]) if part else crc32(nodeid.encode())
             return f"{module}#{number % SHARES[name]}"
-        return THE_PARSED_PRODUCT if folder == "config" and name in READ_SOURCES else module
+        return module
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """The queue is in the order of numbers of tests, which says little of those that start servers."""

@@ -387,9 +387,9 @@ def test_a_new_key_for_a_database_that_processes_share_is_told_of_once(tmp_path:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="for PostgreSQL")
 def test_the_documented_commands_back_up_and_restore_postgresql(tmp_path: Path) -> None:
-    """E10: as docs/deployment.md shows them."""
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    dump, restore = re.findall(r"^\$ (pg_\w+ .*)$", page, re.MULTILINE)
+    """E10"""
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    dump, restore = re.findall(r"^\$ (pg_\w+ .*)$", pages, re.MULTILINE)
     make_workflow(name="kept")
     with scratch_database(os.environ["DATABASE_URL"]) as url:
         for command, database in ((dump, database_url()), (restore, url)):

@@ -1,9 +1,8 @@
 """The file that declares Temporal workflows: what it can say, and how it is refused."""
 
 import json
-import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +13,6 @@ from catalogue.schemas import check_input_schema
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import read_document, write_document
 from connectors.temporal.config import Declared, TemporalConfig, list_declared, read_definitions, read_file
-from connectors.temporal.declarations import Block, DefinitionsFile, keys_of
 from connectors.temporal.settings import settings_of
 from tests.thoroughness import examples
 
@@ -375,42 +373,3 @@ def test_schemas_of_declared_fields_can_be_served():
     """A6.3: as JSON, and taken by the catalogue as they are."""
     workflow = one(input={"fields": [{"a": {"type": "array", "items": "x", "default": ["y"]}}]})
     assert json.loads(json.dumps(workflow.input_schema)) == check_input_schema(workflow.input_schema).schema
-
-
-# What the documentation says
-
-PAGE = (Path(__file__).parents[2] / "docs" / "temporal.md").read_text()
-
-
-def blocks_in(block: type[Block]) -> set[type[Block]]:
-    """Itself, and every block that its fields lead to."""
-    found = {block}
-    for info in block.model_fields.values():
-        for inner in blocks_named(info.annotation):
-            if inner is not block:
-                found |= blocks_in(inner)
-    return found
-
-
-def blocks_named(annotation: Any) -> list[type[Block]]:
-    if isinstance(annotation, type) and issubclass(annotation, Block):
-        return [annotation]
-    return [block for part in get_args(annotation) for block in blocks_named(part)]
-
-
-def test_the_file_of_the_documentation_is_read_as_it_stands():
-    """E1: it shows most of what there is."""
-    declared = read(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
-    assert [workflow.name for workflow in declared.workflows] == [
-        "IngestWorkflow",
-        "PayInvoice",
-        "NightlyReport",
-    ]
-    assert declared.workflows[1].timeout_seconds == 259_200
-
-
-def test_the_documentation_has_every_key():
-    """E1, E2."""
-    keys = {key for block in blocks_in(DefinitionsFile) for key in keys_of(block).values()}
-    assert len(keys) > 60
-    assert [key for key in sorted(keys) if not re.search(rf"`[a-z<>.]*\b{key}[.`]|\b{key}:", PAGE)] == []

@@ -91,14 +91,6 @@ def be_used() -> None:
     metrics.log_entries.labels("ERROR")
 
 
-def test_the_documentation_says_what_to_do_about_each_alert() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
-    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
-    assert re.findall(r"^\| `(Catalogue\w+)` \|", page, re.MULTILINE) == [
-        rule["alert"] for rule in group["rules"]
-    ]
-
-
 def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_exported() -> None:
     """B9: also those of `by (...)`, of which a wrong one would make an empty picture and no error."""
     be_used()

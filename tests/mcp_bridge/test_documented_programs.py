@@ -1,54 +1,62 @@
-"""The programs of docs/clients.md and docs/mcp.md do what they are for."""
+"""The clients' programs on pages run."""
 
 import ast
-import json
+import asyncio
 import re
+from inspect import CO_COROUTINE
 from types import CodeType
-from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from catalogue.models import Source
+from catalogue.exposure import forget_catalogue
+from catalogue.models import Source, Workflow
 from executions.models import Execution
 from mcp_bridge.tokens import create_token
+from tests.docs.reading import GUIDES
+from tests.executions.steps import advance_due_executions
 from tests.factories import make_execution
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
-from tests.processes import ROOT
 
 
-def program(page: str) -> str:
-    (found,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL
-    )
-    return str(found)
+def compiled(place: str, program: str) -> CodeType:
+    return compile(program, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # type: ignore[no-any-return]
 
 
-async def run(program: str, names: dict[str, Any]) -> dict[str, Any]:
-    code: CodeType = compile(program, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if (awaitable := eval(code, names)) is not None:
-        await awaitable
-    return names
+PROGRAMS = [
+    (place, re.sub(r'("seconds": )\d+', r"\1 0.5", text))
+    for page in GUIDES
+    for place, text, language in page.blocks
+    if language == "python" and compiled(place, text).co_flags & CO_COROUTINE
+]
 
 
-async def test_the_program_for_client_users_lists_the_tools_and_calls_one(
-    mcp_server: McpServer, source: Source, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("quick_news")
+@pytest.mark.parametrize(("place", "program"), PROGRAMS)
+async def test_a_program_of_a_page_runs(
+    place: str, program: str, connect: Connect, mcp_server: McpServer, source: Source
 ) -> None:
-    _, token = await in_database(create_token)(name="program")
-    example = program("clients.md").replace("http://localhost:8000", mcp_server.base_url)
-    names = await run(example, {"token": token})
-    assert "countdown" in [tool.name for tool in names["tools"]]
-    assert "'seconds': 0" in capsys.readouterr().out
+    """With a `client`, a `token`, and the `execution_id` of a large result; nobody waits for `countdown`."""
 
+    def prepare() -> tuple[str, str]:
+        Workflow.objects.filter(tool_name="countdown").update(inline_wait_seconds=0)
+        forget_catalogue()
+        row, token = create_token(name="program")
+        result = make_execution(payload={"output": {"text": "word " * 60_000}}, caller=f"token:{row.pk}")
+        return token, str(result.pk)
 
-async def test_the_loop_over_a_large_result_reads_all_of_it(connect: Connect) -> None:
-    output = {"text": "word " * 60_000}
+    def work() -> None:
+        Execution.objects.update(next_attempt_at=timezone.now())
+        advance_due_executions()
 
-    def make() -> tuple[Execution, str]:
-        token, text = create_token(name="program")
-        return make_execution(payload={"output": output}, caller=f"token:{token.pk}"), text
-
-    execution, text = await in_database(make)()
-    async with connect(as_token=text) as client:
-        names = await run(program("mcp.md"), {"client": client, "execution_id": str(execution.pk)})
-    assert json.loads(names["text"]) == output
+    token, execution_id = await in_database(prepare)()
+    async with connect(as_token=token) as client:
+        names = {"client": client, "token": token, "execution_id": execution_id}
+        code = compiled(place, program.replace("http://localhost:8000", mcp_server.base_url))
+        running = asyncio.ensure_future(eval(code, names))
+        while not running.done():
+            await in_database(work)()
+            await asyncio.sleep(0.05)
+        await running
+    assert not getattr(names.get("result"), "is_error", False), f"{place}: {names['result']}"
