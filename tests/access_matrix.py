@@ -118,13 +118,16 @@ def document_with_tables(text: str) -> str:
 
 def _endpoints(title: str, rows: Rows) -> str:
     """One line for the endpoints that the same callers may call."""
-    lines: dict[tuple[str, str], list[str]] = {}
+    lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (endpoint, verb), cells in sorted(rows.items()):
         if endpoint in UNSHOWN or all(cells[column] == NO for column in COLUMNS):
             continue
-        names = lines.setdefault((_people(cells), _scopes(cells)), [])
-        names.append(f"`{verb} {endpoint}`" if verb.isupper() else f"`{endpoint}`")
-    found = [[who, scopes, ", ".join(names)] for (who, scopes), names in sorted(lines.items())]
+        verbs = lines.setdefault((_people(cells), _scopes(cells)), {}).setdefault(endpoint, [])
+        verbs += [verb] if verb.isupper() else []
+    found = [
+        [who, scopes, "<br>".join(f"`{' '.join([*verbs, name])}`" for name, verbs in endpoints.items())]
+        for (who, scopes), endpoints in sorted(lines.items())
+    ]
     return _table(title, ["who", "scopes", "endpoints"], found)
 
 
