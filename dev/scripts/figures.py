@@ -1,4 +1,4 @@
-"""How the product's code is cut: `python dev/scripts/figures.py [--against REVISION]`.
+"""Counts modules, lines and functions: `make figures`, `make figures ARGS="--walks --against HEAD~10"`.
 
 The figures are those of the rooms without their migrations.
 """
@@ -6,6 +6,7 @@ The figures are those of the rooms without their migrations.
 import argparse
 import ast
 import io
+import json
 import statistics
 import subprocess
 import sys
@@ -177,6 +178,52 @@ def own_names(modules: list[Module]) -> int:
     return sum(count == 1 for count in names.values())
 
 
+# Written by hand
+
+HTML = {"format_html", "format_html_join", "mark_safe", "render_to_string"}
+
+
+def serializers_by_hand(modules: list[Module]) -> list[str]:
+    """Serializers that list their fields, rather than taking those of a model."""
+    bases: dict[str, list[str]] = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                names = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+                bases.setdefault(node.name, names)
+
+    def ancestors(name: str) -> set[str]:
+        return {name}.union(*(ancestors(base) for base in bases.get(name, []) if base != name))
+
+    found = {name: ancestors(name) for name in bases}
+    return sorted(name for name, its in found.items() if "Serializer" in its and "ModelSerializer" not in its)
+
+
+def builders_of_html(modules: list[Module]) -> list[str]:
+    """Functions of the admin that make markup in Python."""
+    return [
+        f"{module.name}.{function.name}"
+        for module in modules
+        if "admin" in module.name.split(".")
+        for function in module.functions()
+        if any(isinstance(node, ast.Name) and node.id in HTML for node in ast.walk(function))
+    ]
+
+
+def test_lines(root: Path) -> int:
+    return sum(len(file.read_bytes().splitlines()) for file in (root / "tests").rglob("*.py"))
+
+
+def walks(root: Path) -> dict[str, str]:
+    """Those of walks.py, through the doors of that tree."""
+    program = [sys.executable, str(ROOT / "dev" / "scripts" / "walks.py")]
+    printed = subprocess.run(program, cwd=root, stdout=subprocess.PIPE, check=True).stdout
+    return {
+        f"{walk}: functions / files / returns": " / ".join(map(str, counted.values()))
+        for walk, counted in json.loads(printed).items()
+    }
+
+
 def figures(root: Path) -> dict[str, str]:
     modules = read_modules(root)
     imports = imports_of(modules)
@@ -186,11 +233,14 @@ def figures(root: Path) -> dict[str, str]:
     return {
         "product modules": f"{len(modules):,}",
         "product lines": f"{lines:,}",
+        "lines of tests": f"{test_lines(root):,}",
         "share of code lines": f"{sum(map(code_lines, modules)) / lines:.1%}",
         "modules with one importer, next door": f"{len(lonely(modules, imports)):,}",
         "functions with a name of their own": f"{own_names(modules):,}",
         "of these used once": f"{len(once):,}",
         f"of these with at most {SMALL} lines": f"{sum(lines <= SMALL for _, lines in once):,}",
+        "serializers by hand": f"{len(serializers_by_hand(modules)):,}",
+        "functions of the admin that build HTML": f"{len(builders_of_html(modules)):,}",
         "circles of imports": f"{len(circles(imports)):,}",
         "function lines, median / p90 / max": f"{statistics.median(lengths):g} / "
         f"{lengths[len(lengths) * 9 // 10]} / {lengths[-1]}",
@@ -219,6 +269,10 @@ def details(root: Path) -> Iterator[str]:
     imports = imports_of(modules)
     yield "\nCircles:"
     yield from (f"  {' '.join(circle)}" for circle in circles(imports))
+    yield "\nSerializers by hand:"
+    yield from (f"  {name}" for name in serializers_by_hand(modules))
+    yield "\nFunctions of the admin that build HTML:"
+    yield from (f"  {name}" for name in builders_of_html(modules))
     yield "\nModules with one importer, next door:"
     yield from (f"  {name}" for name in lonely(modules, imports))
     yield f"\nFunctions of at most {SMALL} lines that are used once:"
@@ -260,18 +314,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--against", metavar="REVISION", help="show the figures of this revision beside them")
     parser.add_argument("--details", action="store_true", help="list what was counted")
+    parser.add_argument("--walks", action="store_true", help="count the functions on four walks, too")
     parser.add_argument("--map", choices=("write", "compare"), help="draw the rooms, or check their picture")
     options = parser.parse_args()
     if options.map:
         write_map(only_compare=options.map == "compare")
         return
-    columns = [figures(ROOT)]
+    count = (lambda root: figures(root) | walks(root)) if options.walks else figures
+    columns = [count(ROOT)]
     if options.against:
         with unpacked(options.against) as root:
-            columns.insert(0, figures(root))
-        print(f"{'':45}{options.against[:12]:>14}{'now':>14}")
+            columns.insert(0, count(root))
+        print(f"{'':60}{options.against[:12]:>16}{'now':>16}")
     for name in columns[0]:
-        print(f"{name:45}" + "".join(f"{column[name]:>14}" for column in columns))
+        print(f"{name:60}" + "".join(f"{column[name]:>16}" for column in columns))
     for line in details(ROOT) if options.details else ():
         print(line)
 
