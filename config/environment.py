@@ -505,7 +505,7 @@ class Environment(BaseSettings):
     oauth_refresh_grace_seconds: int = _variable(
         60,
         "Seconds after a renewal in which the application may still use the former refresh token. "
-        "Later, its use revokes all of them.",
+        "Later, its use revokes all tokens derived from it.",
         within=(0, 3600),
     )
     oauth_refresh_days: int = _variable(
