@@ -41,7 +41,6 @@ slower: docs/decisions/0010-cost-of-a-call.md has the figures."""
 REQUESTS_AT_ONCE = CONNECTIONS - THREADS
 """Django's requests that may use the database at the same time: each thread has a connection for certain."""
 SHARED_READING_SECONDS = 15.0
-MIGRATIONS_PATIENCE_MS = 5_000
 MigrationKey = tuple[str, str]
 """App and name."""
 
@@ -235,7 +234,10 @@ def collect_rarely() -> None:
 def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> None:
     """Apply pending migrations, one process of a data folder at a time; with `only_new`, to an empty database
     only. Raises OperationalError, and CommandError for a partly migrated database."""
-    _require_writable_file()
+    file = Path(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite" and file.is_file() and not os.access(file, os.W_OK):
+        # Otherwise processes would start, and fail at the first change.
+        raise OperationalError("attempt to write a readonly database")
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if only_new and connection.introspection.table_names():
@@ -287,42 +289,21 @@ def describe_pending_migrations(database: BaseDatabaseWrapper | None = None) -> 
 
 
 def warn_of_pending_migrations() -> None:
-    """A server may be away or hang: the process starts meanwhile."""
-    if connection.vendor == "sqlite":
-        _warn_of_pending_migrations(connection)
-    else:
-        threading.Thread(target=_ask_server_for_migrations, name="pending migrations", daemon=True).start()
+    """A server may be away or hang, or a running `migrate` lock the table: the process starts meanwhile."""
+    threading.Thread(target=_warn_of_pending_migrations, name="pending migrations", daemon=True).start()
 
 
-def _ask_server_for_migrations() -> None:
-    """Without the pool, which would try again and complain. A running `migrate` may lock the table."""
-    server = connection.copy()
-    server.settings_dict["OPTIONS"].pop("pool", None)
+def _warn_of_pending_migrations() -> None:
+    database = connection.copy()
+    database.settings_dict["OPTIONS"].pop("pool", None)  # Which would try again and complain
     try:
-        server.ensure_connection()
+        database.ensure_connection()
+        if problem := describe_pending_migrations(database):
+            logger.warning("The database is not up to date: {}", problem)
     except (DatabaseError, InterfaceError) as error:
         logger.error("{} This process tries again whenever it needs the database", describe_problem(error))
-        return
-    try:
-        with server.cursor() as cursor:
-            cursor.execute("SET statement_timeout = %s", [MIGRATIONS_PATIENCE_MS])
-        _warn_of_pending_migrations(server)
-    except (DatabaseError, InterfaceError):
-        pass  # Probes and requests say so
     finally:
-        server.close()
-
-
-def _warn_of_pending_migrations(database: BaseDatabaseWrapper) -> None:
-    if problem := describe_pending_migrations(database):
-        logger.warning("The database is not up to date: {}", problem)
-
-
-def _require_writable_file() -> None:
-    """Otherwise processes would start, and fail at the first change."""
-    file = Path(connection.settings_dict["NAME"])
-    if connection.vendor == "sqlite" and file.is_file() and not os.access(file, os.W_OK):
-        raise OperationalError("attempt to write a readonly database")
+        database.close()
 
 
 def prepare_embedded_database(*, only_new: bool = False) -> None:
