@@ -109,8 +109,7 @@ chaos: install-dev  ## Kill processes under load and look for lost runs; RUN=app
 figures: install-dev  ## Count modules, lines and functions; ARGS="--against HEAD~10" compares.
 	@$(BIN)/python dev/scripts/figures.py $(ARGS)
 
-generate: install-dev  ## Write the files that a test compares with the code: catalogue/schema.sql, the OpenAPI schema, the map.
-	@$(BIN)/python dev/scripts/schema.py
+generate: install-dev  ## Write the files that a test compares with the code: the OpenAPI schema, the map.
 	@$(BIN)/python dev/scripts/figures.py --map write
 	@$(BIN)/python manage.py spectacular --fail-on-warn --validate --file tests/api/openapi.yaml
 

@@ -7,7 +7,6 @@ import fcntl
 import gc
 import itertools
 import os
-import re
 import sys
 import threading
 import time
@@ -26,7 +25,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.utils import DatabaseError, InterfaceError, OperationalError
-from django.utils import timezone
 from loguru import logger
 
 from catalogue.database_problems import describe_problem
@@ -43,9 +41,6 @@ slower: docs/decisions/0010-cost-of-a-call.md has the figures."""
 REQUESTS_AT_ONCE = CONNECTIONS - THREADS
 """Django's requests that may use the database at the same time: each thread has a connection for certain."""
 SHARED_READING_SECONDS = 15.0
-MIGRATIONS_PATIENCE_MS = 5_000
-SCHEMA = Path(__file__).with_name("schema.sql")
-RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 MigrationKey = tuple[str, str]
 """App and name."""
 
@@ -236,15 +231,18 @@ def collect_rarely() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def bring_up_to_date(say: Callable[[str], None]) -> None:
-    """Apply pending migrations, one process of a data folder at a time. Raises OperationalError, and
-    CommandError for a partly migrated database."""
-    _require_writable_file()
+def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> None:
+    """Apply pending migrations, one process of a data folder at a time; with `only_new`, to an empty database
+    only. Raises OperationalError, and CommandError for a partly migrated database."""
+    file = Path(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite" and file.is_file() and not os.access(file, os.W_OK):
+        # Otherwise processes would start, and fail at the first change.
+        raise OperationalError("attempt to write a readonly database")
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if only_new and connection.introspection.table_names():
+            return
         executor = MigrationExecutor(connection)
-        if connection.vendor == "sqlite" and not connection.introspection.table_names():
-            create_tables(executor.loader)
         if problem := describe_partly_migrated(executor.loader):
             raise CommandError(problem)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
@@ -253,21 +251,6 @@ def bring_up_to_date(say: Callable[[str], None]) -> None:
             call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
         else:
             executor.check_replacements()  # As `migrate` does, of a database from before the squash
-
-
-def create_tables(loader: MigrationLoader) -> None:
-    """Uses the result of the migrations, which takes a fiftieth of their CPU time. Migrations of a newer
-    Django or connector that it lacks are applied afterwards; with an older Django, all migrations are."""
-    script = SCHEMA.read_text(encoding="utf-8")
-    if set(RECORDED.findall(script)) <= known_migrations(loader):
-        statements = script.replace("{now}", timezone.now().isoformat(" "))
-        with (
-            connection.constraint_checks_disabled(),
-            connection.cursor() as cursor,
-            connection.wrap_database_errors,
-        ):
-            cursor.executescript(statements)
-        loader.build_graph()
 
 
 def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
@@ -306,47 +289,25 @@ def describe_pending_migrations(database: BaseDatabaseWrapper | None = None) -> 
 
 
 def warn_of_pending_migrations() -> None:
-    """A server may be away or hang: the process starts meanwhile."""
-    if connection.vendor == "sqlite":
-        _warn_of_pending_migrations(connection)
-    else:
-        threading.Thread(target=_ask_server_for_migrations, name="pending migrations", daemon=True).start()
+    """A server may be away or hang, or a running `migrate` lock the table: the process starts meanwhile."""
+    threading.Thread(target=_warn_of_pending_migrations, name="pending migrations", daemon=True).start()
 
 
-def _ask_server_for_migrations() -> None:
-    """Without the pool, which would try again and complain. A running `migrate` may lock the table."""
-    server = connection.copy()
-    server.settings_dict["OPTIONS"].pop("pool", None)
+def _warn_of_pending_migrations() -> None:
+    database = connection.copy()
+    database.settings_dict["OPTIONS"].pop("pool", None)  # Which would try again and complain
     try:
-        server.ensure_connection()
+        database.ensure_connection()
+        if problem := describe_pending_migrations(database):
+            logger.warning("The database is not up to date: {}", problem)
     except (DatabaseError, InterfaceError) as error:
         logger.error("{} This process tries again whenever it needs the database", describe_problem(error))
-        return
-    try:
-        with server.cursor() as cursor:
-            cursor.execute("SET statement_timeout = %s", [MIGRATIONS_PATIENCE_MS])
-        _warn_of_pending_migrations(server)
-    except (DatabaseError, InterfaceError):
-        pass  # Probes and requests say so
     finally:
-        server.close()
-
-
-def _warn_of_pending_migrations(database: BaseDatabaseWrapper) -> None:
-    if problem := describe_pending_migrations(database):
-        logger.warning("The database is not up to date: {}", problem)
-
-
-def _require_writable_file() -> None:
-    """Otherwise processes would start, and fail at the first change."""
-    file = Path(connection.settings_dict["NAME"])
-    if connection.vendor == "sqlite" and file.is_file() and not os.access(file, os.W_OK):
-        raise OperationalError("attempt to write a readonly database")
+        database.close()
 
 
 def prepare_embedded_database(*, only_new: bool = False) -> None:
     """Only for SQLite; operators migrate database servers. One with tables may belong to other code. Raises
     OperationalError for a file that cannot be written."""
-    _require_writable_file()
-    if connection.vendor == "sqlite" and not (only_new and connection.introspection.table_names()):
-        bring_up_to_date(logger.info)
+    if connection.vendor == "sqlite":
+        bring_up_to_date(logger.info, only_new=only_new)

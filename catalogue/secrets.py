@@ -7,8 +7,6 @@ import json
 import lzma
 import os
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
@@ -19,18 +17,9 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
-from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core.exceptions import PermissionDenied
-from loguru import logger
 
 PURPOSE = b"workflow-catalogue source credentials v1"
-NICENESS = 12  # On a busy core such a process gets about a fifteenth of the time
-LONGEST_SECONDS = 60
-DERIVE = (
-    "import hashlib, os, sys; os.nice({niceness}); lines = sys.stdin.buffer.read().split(b'\\n'); "
-    "password, salt = (bytes.fromhex(line.decode()) for line in lines[:2]); "
-    "print(hashlib.pbkdf2_hmac({digest!r}, password, salt, {iterations}).hex())"
-)
 
 
 class CredentialsUnreadable(Exception):
@@ -206,36 +195,3 @@ def unseal_entries(sealed: str, *, form: str) -> dict[str, str]:
     except (CredentialsUnreadable, KeyError):
         raise EntriesLost from None
     return entries
-
-
-class BackgroundPBKDF2(PBKDF2PasswordHasher):
-    """Django's own hashes, computed in a process of low priority: each guess takes most of a second of a
-    core, which tool calls need."""
-
-    def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
-        if not salt or "$" in salt:
-            return super().encode(password, salt, iterations)  # Which refuses it
-        rounds = iterations or self.iterations
-        found = self._derive(password.encode(), salt.encode(), rounds)
-        if found is None:
-            return super().encode(password, salt, iterations)
-        return f"{self.algorithm}${rounds}${salt}${found}"
-
-    def _derive(self, password: bytes, salt: bytes, iterations: int) -> str | None:
-        """As Django encodes it; None if no process can be started."""
-        program = DERIVE.format(niceness=NICENESS, digest=hashlib.sha256().name, iterations=iterations)
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", program],
-                input=f"{password.hex()}\n{salt.hex()}\n".encode(),
-                capture_output=True,
-                timeout=LONGEST_SECONDS,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            logger.warning(
-                "A password is hashed in this process: a separate one failed ({}).",
-                type(error).__name__,
-            )
-            return None
-        return base64.b64encode(bytes.fromhex(done.stdout.decode().strip())).decode("ascii").strip()

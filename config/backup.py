@@ -13,7 +13,6 @@ import sqlite3
 import tarfile
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from typing import Annotated, Any
 
 from django.apps import apps
 from django.conf import settings
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import Group, Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, models, transaction
 from django.db.migrations.loader import MigrationLoader
@@ -31,7 +30,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from catalogue.database import SCHEMA, MigrationKey, describe_partly_migrated, known_migrations
+from audit.models import Progress
+from catalogue.database import MigrationKey, describe_partly_migrated, known_migrations
+from catalogue.models import Role
 from config.environment import COMMAND
 from config.private_files import COMPANIONS
 
@@ -39,7 +40,9 @@ DATABASE, MANIFEST, KEY = "catalogue.sqlite3", "manifest.json", "secret_key"
 DRAFT, LOCK = "backup.tar", "lock"
 FILES = (KEY, "quickstart-token", "example-engine.json")  # Of the data folder, where they exist
 FORMAT = 1
-FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
+FILLED_BY_MIGRATIONS: tuple[type[models.Model], ...] = (
+    ContentType, Permission, Group, Group.permissions.through, Role, Progress,
+)  # fmt: skip
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
 LARGEST_FILE = 1024 * 1024  # Bytes of each file besides the database
 DAMAGED = "a file whose header cannot be right"
@@ -351,11 +354,16 @@ def _fill_postgresql(snapshot: Path, report: Report) -> None:
     copied = {model._meta.db_table: model for model in every if not model._meta.proxy}
     with connection.cursor() as cursor, closing(sqlite3.connect(snapshot)) as embedded:
         _require_alone(cursor, list(copied))
-        filled = Counter(FILLED.findall(SCHEMA.read_text(encoding="utf-8")))
-        for table, model in copied.items():
-            _require_no_more(cursor, model, filled[table])
-        for table in filled.keys() & copied.keys():
-            cursor.execute(f"DELETE FROM {_quoted(table)}")  # noqa: S608 - only names
+        added = [m for m in copied.values() if m not in FILLED_BY_MIGRATIONS and m._base_manager.exists()]
+        if Group.objects.filter(role=None).exists():
+            added.append(Group)
+        if added:
+            raise BackupRefused(
+                f"The database of DATABASE_URL already contains data (in {added[0]._meta.db_table}). Create "
+                f"an empty database, prepare it with {COMMAND} migrate, and restore into that."
+            )
+        for model in FILLED_BY_MIGRATIONS:
+            cursor.execute(f"DELETE FROM {_quoted(model._meta.db_table)}")  # noqa: S608 - only names
         # Entries of the audit come before the segments that seal them: its triggers demand that order.
         report("Copying the rows ...")
         for model in copied.values():
@@ -384,17 +392,6 @@ def _require_alone(cursor: Any, tables: list[str]) -> None:
         cursor.execute(f"LOCK TABLE {_quoted(*tables)} IN ACCESS EXCLUSIVE MODE NOWAIT")
     except OperationalError:
         raise BackupRefused(in_use) from None
-
-
-def _require_no_more(cursor: Any, model: type[models.Model], count: int) -> None:
-    """Than the rows that the migrations made. A newer Django may make more of two kinds, and nobody else."""
-    table = _quoted(model._meta.db_table)
-    cursor.execute(f"SELECT count(*) FROM (SELECT FROM {table} LIMIT {count + 1}) AS first")  # noqa: S608
-    if cursor.fetchone()[0] > count and model not in (ContentType, Permission):
-        raise BackupRefused(
-            f"The database of DATABASE_URL already contains data (in {model._meta.db_table}). Create an "
-            f"empty database, prepare it with {COMMAND} migrate, and restore into that."
-        )
 
 
 def _copy_rows(cursor: Any, embedded: sqlite3.Connection, model: type[models.Model], report: Report) -> None:

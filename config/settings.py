@@ -263,10 +263,6 @@ AUTHENTICATION_BACKENDS = [
     *(["mcp_bridge.company_login.CompanyBackend"] if ENVIRONMENT.login_issuer else []),
 ]
 
-PASSWORD_HASHERS = [
-    "catalogue.secrets.BackgroundPBKDF2",
-    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
-]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

@@ -15,7 +15,6 @@ import pytest
 from django.conf import settings
 from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
-from django.db.migrations.loader import MigrationLoader
 from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
 from django.test.utils import instrumented_test_render, override_settings
@@ -27,7 +26,6 @@ from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from catalogue import connections
-from catalogue.database import create_tables
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
@@ -233,8 +231,7 @@ def _migrated_once() -> Iterator[None]:
             if kept_database().exists():
                 shutil.copyfile(kept_database(), database)
                 return
-            create_tables(MigrationLoader(connection))
-            migrate(command, *args, **options)  # What schema.sql lacks; a test looks that this is nothing
+            migrate(command, *args, **options)
             keep(database)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,5 @@
-"""Django's PostgreSQL backend with faster arrays of strings, and a pool that recovers immediately after a
-restart or a long outage of the server."""
+"""Django's PostgreSQL backend with a pool that recovers immediately after a restart or a long outage of the
+server."""
 
 import threading
 import time
@@ -11,36 +11,12 @@ from weakref import WeakKeyDictionary
 from django.db.backends.postgresql import base
 from loguru import logger
 from psycopg import OperationalError
-from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap
-from psycopg.types.array import ListDumper
 from psycopg_pool import PoolTimeout
 
 from config.compat import check_connections_with
 
-TEXT_OR_NULL = {str, type(None)}
 RETRY_SECONDS = 1.0  # Between two attempts to reach a server that is away
 SILENT_SECONDS = 4.0  # Less than the pool tries for; without a live connection for as long, an outage begins
-
-
-class TextsDumper(ListDumper):
-    """Django sends each column of a `bulk_create` as an array. The original dumper escapes every quote in it
-    by a Python call, and JSON is full of quotes: this took a third of an import of tools."""
-
-    def dump(self, obj: list[Any]) -> Buffer | None:
-        if obj and TEXT_OR_NULL.issuperset(map(type, obj)):
-            written = f"{{{','.join(map(_quoted, obj))}}}"
-            # The original raises the error for this character.
-            if "\0" not in written:
-                return written.encode()
-        return super().dump(obj)
-
-
-def _quoted(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 class _Outage:
@@ -83,12 +59,6 @@ def _give_up(pool: Any) -> None:
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    def get_connection_params(self) -> dict[str, Any]:
-        params: dict[str, Any] = super().get_connection_params()
-        params["context"] = AdaptersMap(params["context"].adapters)
-        params["context"].register_dumper(list, TextsDumper)
-        return params
-
     @property
     def pool(self) -> Any:
         """psycopg_pool discards dead connections one by one and waits 1, 2, 4 ... seconds between them. With

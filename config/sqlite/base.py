@@ -1,20 +1,14 @@
-"""Django's SQLite backend, with turns for the threads that write, with the text of a statement translated
-once and not at each execution, with conditions for any number of values and any letters, and with texts
-sorted regardless of case.
+"""Django's SQLite backend. Threads write in turns, conditions take any number of values and any letters, and
+texts are sorted regardless of case.
 
-SQLite has one writer. Who waits for it by SQLite's own means sleeps for 1 to 100 ms and looks again, while
-others overtake: with eight callers the slowest took 140 ms, and takes 50 ms in turns. Processes among each
-other have no other means.
-
-A statement has at most 32,766 parameters, or as many as SQLite was built for. Long lists of values, such as
-the keys of all workflows of a list, are therefore one parameter. With PostgreSQL, psycopg writes the values
-into the statement.
+SQLite's busy handler polls every 1 to 100 ms and is unfair: with eight callers a call took 144 ms (p99), and
+takes 52 ms in turns. A statement has at most 32,766 parameters, or as many as SQLite was built for, so a long
+list of values, such as the keys of all workflows, is one parameter.
 """
 
 import json
 import sqlite3
 import threading
-from functools import lru_cache
 from typing import Any
 
 from django.core.exceptions import FieldError
@@ -26,8 +20,7 @@ from catalogue.naming import spellings
 
 WRITES = frozenset({"BEGIN ", "INSERT", "UPDATE", "DELETE"})
 TURN_SECONDS = 20.0  # Then a writer leaves it to SQLite, which waits as long and says that it is locked
-LONGEST_KEPT = 8_000  # Characters; longer texts are mostly insertions of many rows
-MOST_BOUND = 500  # Values of a condition, of which a statement may have several
+MAX_BOUND_VALUES = 500  # Of a condition; a statement may have several
 
 
 class _Turn:
@@ -50,13 +43,6 @@ class _Turn:
 _turn = _Turn()
 
 
-@lru_cache(maxsize=500)
-def _translate(query: str) -> str:
-    original: Any = base.SQLiteCursorWrapper.convert_query
-    translated: str = original(None, query)
-    return translated
-
-
 class _Cursor(base.SQLiteCursorWrapper):
     def execute(self, query: str, params: Any = None) -> Any:
         connection = self.connection
@@ -68,14 +54,6 @@ class _Cursor(base.SQLiteCursorWrapper):
         finally:
             if not connection.in_transaction:
                 _turn.end(connection)
-
-    def convert_query(self, query: str, *, param_names: Any = None) -> str:
-        """Django's regular expression took 20 microseconds for the insertion of an execution, two thirds of
-        what SQLite itself takes."""
-        if param_names is None and len(query) <= LONGEST_KEPT:
-            return _translate(query)
-        translated: str = super().convert_query(query, param_names=param_names)
-        return translated
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -101,7 +79,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
 class _In(lookups.In):
     def process_rhs(self, compiler: Any, connection: Any) -> Any:
         sql, values = super().process_rhs(compiler, connection)
-        is_long = connection.vendor == "sqlite" and self.rhs_is_direct_value() and len(values) > MOST_BOUND
+        is_long = (
+            connection.vendor == "sqlite" and self.rhs_is_direct_value() and len(values) > MAX_BOUND_VALUES
+        )
         if is_long and all(isinstance(value, int | str) for value in values):
             return "(SELECT value FROM json_each(%s))", [json.dumps(values)]
         return sql, values

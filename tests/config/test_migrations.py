@@ -2,7 +2,6 @@
 use goes in a later release. docs/deployment.md says it to operators,
 docs/decisions/0004-installing-and-upgrading.md why."""
 
-import os
 import re
 import sqlite3
 import sys
@@ -21,11 +20,9 @@ from django.db.migrations.state import ProjectState
 
 from config.environment import MIGRATE_FIRST
 from connectors.testing import free_port
-from dev.scripts.schema import SCHEMA, schema_of
 from tests.e2e.product import place_for_one
 from tests.executions.engines import wait_until
 from tests.processes import running
-from tests.warm_starts import run_warm
 
 BEFORE_THE_FIRST_RELEASE = {
     "audit": "0001_squashed_0003",
@@ -130,38 +127,6 @@ def test_what_old_code_would_fail_on_is_found(operation: Operation, refused: boo
     fields = [("text", models.CharField(max_length=20)), ("maybe", models.IntegerField(null=True))]
     ops.CreateModel("thing", fields).state_forwards("shop", state)
     assert bool(refused_by_old_code(operation, "shop", state)) == refused
-
-
-START = """
-import sys
-import django; django.setup()
-from pathlib import Path
-from catalogue import database
-database.SCHEMA = Path(sys.argv[1])
-database.bring_up_to_date(print)
-"""
-
-
-def started_with(schema: Path, folder: Path) -> tuple[str, str]:
-    """What a first start with that schema.sql says, and what it makes."""
-    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    environment |= {"CATALOGUE_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
-    start = run_warm(["-c", START, str(schema)], environment=environment)
-    assert start.returncode == 0, start.stderr
-    return start.stdout, schema_of(folder / "catalogue.sqlite3")
-
-
-@pytest.mark.e2e
-def test_a_first_start_makes_what_the_migrations_make_and_runs_them_for_another_django_only(
-    tmp_path: Path,
-) -> None:
-    """E8: another Django has other migrations than those that schema.sql was made with."""
-    other = tmp_path / "other.sql"
-    other.write_text(SCHEMA.read_text().replace("'auth','0012_", "'auth','0013_"))
-    said, as_migrated = started_with(other, tmp_path / "other")
-    assert said == "Bringing the database up to date ...\n"
-    assert as_migrated == SCHEMA.read_text(), "make generate writes it"
-    assert started_with(SCHEMA, tmp_path / "first") == ("", as_migrated)
 
 
 @pytest.mark.e2e

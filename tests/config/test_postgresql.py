@@ -1,4 +1,4 @@
-"""What the product's own backend of PostgreSQL changes; on SQLite the same is true anyway."""
+"""What the product's own backend of PostgreSQL changes."""
 
 import copy
 import socket
@@ -6,49 +6,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
 
 import pytest
-from django.db import DataError, OperationalError, connection, transaction
+from django.db import OperationalError, connection
 
 from catalogue.database_problems import describe_outage, is_exhausted
-from catalogue.models import HistoryEntry
 from config.postgresql import base
 from config.postgresql.base import DatabaseWrapper
 from config.settings import POSTGRES_OPTIONS
 from connectors.testing import free_port
-
-PARTS = ("", "NULL", '"', "\\", '\\"', "{}", "a,b", "'", " ", "\n", "\u2003", "😀", "%s", "$1", "\x01")
-
-
-@pytest.mark.databases("config.postgresql")
-@pytest.mark.django_db
-def test_texts_of_rows_that_are_written_together_come_back_as_they_were() -> None:
-    texts = ["".join(parts) for parts in product(PARTS, repeat=2)]
-
-    written = HistoryEntry.objects.bulk_create(
-        [HistoryEntry(message=text, revision=None, changes={text: [text, [text]]}) for text in texts]
-    )
-
-    stored = HistoryEntry.objects.in_bulk([entry.pk for entry in written])
-    for entry, text in zip(written, texts, strict=True):
-        found = stored[entry.pk]
-        assert (found.message, found.changes) == (text, {text: [text, [text]]})
-
-
-@pytest.mark.databases("config.postgresql")
-@pytest.mark.django_db
-def test_no_text_is_cut_off_where_the_database_would_end_it() -> None:
-    entries = [HistoryEntry(message="first"), HistoryEntry(message="before\0after")]
-
-    if connection.vendor == "postgresql":
-        with pytest.raises(DataError, match="NUL"), transaction.atomic():
-            HistoryEntry.objects.bulk_create(entries)
-        assert not HistoryEntry.objects.exists()
-    else:
-        HistoryEntry.objects.bulk_create(entries)
-        assert set(HistoryEntry.objects.values_list("message", flat=True)) == {"first", "before\0after"}
-
 
 WAIT_SECONDS = 7.0  # For the pool, which gives up after five
 

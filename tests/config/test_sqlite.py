@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,26 +17,6 @@ pytestmark = [
     pytest.mark.databases("config.sqlite.base"),
     pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has another backend"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("query", "parameters", "row"),
-    [
-        ("SELECT '100%%', %s", ["a"], ("100%", "a")),
-        ("SELECT '%%s', %s", ["%s"], ("%s", "%s")),
-        ("SELECT %(second)s, %(first)s", {"first": 1, "second": 2}, (2, 1)),
-        ("SELECT '100%'", None, ("100%",)),
-        (f"SELECT '{'x' * 9_000}', '%%', %s", ["a"], ("x" * 9_000, "%", "a")),
-    ],
-    ids=["literal", "escaped", "named", "none", "long"],
-)
-def test_percent_signs_and_parameters_are_what_django_says_they_are(
-    query: str, parameters: Any, row: tuple[Any, ...]
-) -> None:
-    for _ in range(2):
-        with connection.cursor() as cursor:
-            cursor.execute(query, parameters)
-            assert cursor.fetchone() == row
 
 
 def test_a_condition_with_more_values_than_parameters_finds_the_same_rows(few_parameters: int) -> None:
