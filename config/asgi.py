@@ -30,7 +30,6 @@ from connectors.registry import connector_kinds  # noqa: E402
 from mcp_bridge.bearers import is_known  # noqa: E402
 from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
-from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from telemetry.traces import finish_spans  # noqa: E402
 
@@ -83,7 +82,6 @@ def build_application() -> Starlette:
         middleware=[
             Middleware(Observed),
             Middleware(CrossOrigin),
-            Middleware(Shortcut, answers=endpoint.direct_answers, endpoint=endpoint),
         ],
         lifespan=lifespan,
     )
