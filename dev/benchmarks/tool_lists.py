@@ -1,4 +1,4 @@
-"""tools/list of 1,000 tools against a bare ASGI application that sends the same bytes (goal: half of its rate)."""
+"""tools/list of 1,000 tools against a bare ASGI application that sends the same bytes (goal: 0.5 of it)."""
 
 import asyncio
 import gc
