@@ -52,8 +52,8 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class _ClosedWithThread:
-    """Closes the connections of a thread as it ends. They are parts of cycles: with `collect_rarely`, the
-    garbage collector might find them after an hour."""
+    """Closes the connections of a thread as it ends. They are parts of cycles, which the garbage collector
+    looks for rarely."""
 
     def __init__(self) -> None:
         self.connections: WeakSet[BaseDatabaseWrapper] = WeakSet()
@@ -215,7 +215,8 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """While millions of lasting values are created, the search for cyclic garbage takes half of the time."""
+    """While millions of lasting values are created, the search for cyclic garbage takes a third of the time:
+    20,000 workflows are loaded in 1.3 s of CPU instead of 1.9 s."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -223,12 +224,6 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def collect_rarely() -> None:
-    """A page's objects live until it is sent. With Python's thresholds, every third page of a large catalogue
-    waited 100 ms for a full collection."""
-    gc.set_threshold(10_000, 20, 50)
 
 
 def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> None:

@@ -1,6 +1,5 @@
 """The ASGI application: MCP and Django side by side below Starlette, which handles the lifespan."""
 
-import gc
 import os
 
 import django
@@ -21,7 +20,6 @@ from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
-from catalogue.database import collect_rarely  # noqa: E402
 from catalogue.management.base import serve_metrics  # noqa: E402
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
@@ -30,7 +28,6 @@ from connectors.registry import connector_kinds  # noqa: E402
 from mcp_bridge.bearers import is_known  # noqa: E402
 from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
-from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from telemetry.traces import finish_spans  # noqa: E402
 
@@ -62,10 +59,6 @@ def build_application() -> Starlette:
             # Imports the admin and REST, and compiles their addresses, before the first request.
             reverse("admin:index")
             connector_kinds()  # A process without free file descriptors would find no packages.
-            # All of these objects stay, and requests would wait while the garbage collector visits them.
-            gc.collect()
-            gc.freeze()
-            collect_rarely()
             publication.begin()
             _serve_metrics()
             try:
@@ -83,7 +76,6 @@ def build_application() -> Starlette:
         middleware=[
             Middleware(Observed),
             Middleware(CrossOrigin),
-            Middleware(Shortcut, answers=endpoint.direct_answers, endpoint=endpoint),
         ],
         lifespan=lifespan,
     )

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -20,10 +19,9 @@ from mcp_bridge.oauth import grants
 from mcp_bridge.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving, digest_of
 
 REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
-JOINED_SECONDS = 0.25  # How long after its start a look-up also answers other requests
-REMEMBERED_TOKENS = 10_000
+MAX_REMEMBERED_TOKENS = 10_000
 _remembered: dict[str, tuple[float, Access]] = {}
-_looking_up: dict[str, tuple[float, asyncio.Task[Access | None]]] = {}
+_looking_up: dict[str, asyncio.Task[Access | None]] = {}
 forget_bearers = _remembered.clear
 
 
@@ -67,69 +65,45 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
 def authenticate(text: str) -> Access | None:
     """What the bearer may do; a token costs queries at most twice a second. Raises Undecided."""
     digest = digest_of(text)
-    return recognise(digest) or look_up(text)
-
-
-async def prepare(text: str) -> None:
-    """Call it before `look_up` where few threads share the database. Raises Undecided."""
-    kind = _kind_of(text)
-    if kind is not None and kind.prepare is not None:
-        await kind.prepare(text)
+    if (known := recognise(digest)) is not None:
+        return known
+    asked_at, kind = time.monotonic(), _kind_of(text)
+    access = None if kind is None else kind.read(text)
+    if access is None:
+        _remembered.pop(digest, None)
+        return None
+    if len(_remembered) >= MAX_REMEMBERED_TOKENS:
+        _remembered.clear()
+    _remembered[digest] = (asked_at, access)
+    return access
 
 
 async def find_bearer(text: str) -> Access | None:
     """As `authenticate`. Concurrent requests with one token share the look-up. Raises Undecided."""
-    digest, now = digest_of(text), time.monotonic()
+    digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
-    begun_at, looking = _looking_up.get(digest, (0.0, None))
-    if (
-        looking is None
-        or looking.get_loop() is not asyncio.get_running_loop()
-        or now - begun_at >= JOINED_SECONDS
-    ):
-        looking = asyncio.create_task(_prepare_and_look_up(text, digest))
-        _looking_up[digest] = now, looking
-        looking.add_done_callback(partial(_forget_look_up, digest))
+    if (looking := _looking_up.get(digest)) is None:
+        looking = _looking_up[digest] = asyncio.create_task(_look_up(text))
+        looking.add_done_callback(lambda _: _looking_up.pop(digest))
+    # The first of the requests may disconnect.
     found = await asyncio.shield(looking)
     # Records the origin.
     return recognise(digest) or found
 
 
-def _forget_look_up(digest: str, ended: asyncio.Task[Access | None]) -> None:
-    if _looking_up.get(digest, (0.0, None))[1] is ended:
-        del _looking_up[digest]
-    if not ended.cancelled():
-        # All its requests may have disconnected.
-        ended.exception()
+async def _look_up(text: str) -> Access | None:
+    kind = _kind_of(text)
+    if kind is not None and kind.prepare is not None:
+        await kind.prepare(text)
+    return await run_in_database(_look_up_with_catalogue, text)
 
 
-async def _prepare_and_look_up(text: str, digest: str) -> Access | None:
-    await prepare(text)
-    return await run_in_database(_look_up_with_catalogue, text, digest, _kind_of(text))
-
-
-def _look_up_with_catalogue(text: str, digest: str, kind: TokenKind | None) -> Access | None:
+def _look_up_with_catalogue(text: str) -> Access | None:
     """Reads the catalogue, which is needed next, in the same database thread."""
-    access = _read(text, digest, kind)
+    access = authenticate(text)
     if access is not None:
         current_catalogue()
-    return access
-
-
-def look_up(text: str) -> Access | None:
-    return _read(text, digest_of(text), _kind_of(text))
-
-
-def _read(text: str, digest: str, kind: TokenKind | None) -> Access | None:
-    asked_at = time.monotonic()
-    access = None if kind is None else kind.read(text)
-    if access is None:
-        _remembered.pop(digest, None)
-        return None
-    if len(_remembered) >= REMEMBERED_TOKENS:
-        _remembered.clear()
-    _remembered[digest] = (asked_at, access)
     return access
 
 
@@ -181,8 +155,7 @@ async def is_known(scope: dict[str, Any]) -> bool:
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
     if (text := sent_token(headers.get("authorization", ""))) is not None:
         try:
-            await prepare(text)
-            return await run_in_database(authenticate, text) is not None
+            return await find_bearer(text) is not None
         except Undecided:
             return False
     store = import_module(settings.SESSION_ENGINE).SessionStore(session)

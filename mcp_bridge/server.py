@@ -34,7 +34,7 @@ from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
 from executions.wakeups import stands_in_for_workers
 from mcp_bridge import request_meta
-from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
+from mcp_bridge.builtin_tools import call_tool
 from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
 from mcp_bridge.completions import complete
 from mcp_bridge.elicitation import Ask, Question
@@ -258,7 +258,7 @@ class _Bridge:
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> dict[str, Any]:
-        """Over HTTP, `DirectAnswers` answers nearly all of these from the same bytes."""
+        """Over HTTP, `McpEndpoint` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
             self.access_of(context), context.protocol_version, cursor
@@ -268,8 +268,6 @@ class _Bridge:
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
         call, arguments = self._call(context, params), params.arguments or {}
-        if (needed := missing_scope(params.name, call.access.scopes)) is not None:
-            raise MCPError(types.INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
             try:
                 return await call_tool(call, params.name, arguments)

@@ -63,13 +63,11 @@ def measure(base_url: str) -> dict[str, float]:
     from catalogue import exposure
     from catalogue.access import Scope
     from catalogue.curation import enable_workflows, override_workflow
-    from catalogue.database import collect_rarely
     from catalogue.models import Toolset, ToolsetRule, Workflow
     from catalogue.search import search_workflows
     from catalogue.sources import create_source
     from mcp_bridge.tool_lists import ToolLists, View
 
-    collect_rarely()  # As a web process does
     config = {"base_url": base_url, "max_response_bytes": 100_000_000}
     source = create_source(name="large", kind="simplified", config=config, credentials={})
     # By a process of its own, as a worker does, so that the memory of this one is that of a web process.

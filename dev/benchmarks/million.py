@@ -535,10 +535,7 @@ def measure(client: Any, path: str) -> Taken:
 def main() -> None:
     with ExitStack() as stack:
         database = stack.enter_context(own_database(os.environ.get("DATABASE_URL", ""), kept_as="million"))
-        from catalogue.database import collect_rarely
-
         fill()
-        collect_rarely()  # As a web process does
         client = administrator()
         print(f"  {database}; {WORKFLOWS:,} workflows, {EXECUTIONS:,} executions")
         header = ("GET", "queries", "longest", "all of them", "CPU", "p50", "p95", "p50, times simplest")

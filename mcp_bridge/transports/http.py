@@ -3,7 +3,7 @@ import re
 import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -11,9 +11,15 @@ from django.conf import settings
 from django.db import Error as DatabaseProblem
 from django.http.request import split_domain_port, validate_host
 from loguru import logger
+from mcp import MCPError
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecuritySettings
-from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.inbound import (
+    MCP_PROTOCOL_VERSION_HEADER,
+    InboundModernRoute,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+)
 from mcp.shared.subscriptions import ServerEvent, event_to_notification
 from mcp_types import (
     DEFAULT_NEGOTIATED_VERSION,
@@ -24,6 +30,7 @@ from mcp_types import (
     RequestId,
     jsonrpc_message_adapter,
 )
+from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -65,20 +72,7 @@ from mcp_bridge.tokens import (
     metadata_url,
     own_origins,
 )
-from mcp_bridge.transports.direct_answers import (
-    CALL_METHOD,
-    PING,
-    PING_SECONDS,
-    STREAM_HEADERS,
-    UNCACHED,
-    DirectAnswers,
-    DirectCall,
-    DirectCalls,
-    event_of,
-    wait_for_disconnect,
-    with_first,
-)
-from telemetry.metrics import REFUSED
+from telemetry.metrics import REFUSED, mcp_requests
 
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
 SHOWN_SLUG = 64
@@ -108,141 +102,155 @@ NOT_JSON = "Send the message as Content-Type: application/json."
 ENCODED = "Content-Encoding is not supported. Send the body without it."
 RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended the stream, as at a restart
 RETRY_SECONDS = 60
+LISTED = mcp_requests.labels("tools/list", "ok")
+MAX_ID = 2**63
+UNCACHED = (b"cache-control", b"no-store")
+PING_SECONDS = 15.0  # As the SDK: after so long without an event a proxy might end the stream
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"connection", b"keep-alive"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class McpEndpoint:
     """The ASGI application behind `/mcp` and `/mcp/<slug>`. Its session manager's `run()` is entered once."""
 
     def __init__(self) -> None:
-        self._largest_body = settings.CATALOGUE.max_request_bytes
+        largest = settings.CATALOGUE.max_request_bytes
         self._server = CatalogueServer()
-        self.direct_answers = DirectAnswers(self._server.tool_lists)
-        self._direct_calls = DirectCalls(self._server)
         # `check_headers` checks hosts and origins before the token.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self.session_manager = StreamableHTTPSessionManager(
-            self._server, stateless=True, security_settings=security, max_request_body_size=self._largest_body
+            self._server, stateless=True, security_settings=security, max_request_body_size=largest
         )
-        self._limited = RequestBodyLimitMiddleware(self._answer_joined, self._largest_body)
+        self._messages = RequestBodyLimitMiddleware(self._answer_message, largest)
         self._streams = ChangeStreams(self._server.streams, self._server.snapshots)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        first = await receive() if scope["method"] == "POST" else None
-        if first is not None and (recalled := self.direct_answers.recall(scope, first)) is not None:
-            await recalled(scope, receive, send)
-            return
         # Not every server strips values (RFC 9110).
         stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-        scope = {**scope, "headers": stripped}
-        form = None if first is None else _sole_form(Headers(scope=scope))
+        scope, send = {**scope, "headers": stripped}, _uncached(send)
+        headers = MutableHeaders(scope=scope)
+        form = _sole_form(headers) if scope["method"] == "POST" else None
         if form is not None:
-            headers = MutableHeaders(scope=scope)
             headers["accept"] = BOTH  # To all that follows, which answers in either form
             if form == JSON:
                 del headers[SESSION_HEADER]  # Its marks allow questions, which come on event streams
             send = _OneForm(form, send).send
         try:
             access = await self._admit(scope)
+            answer: ASGIApp = METHOD_NOT_ALLOWED
             if isinstance(access, Response):
-                answer: ASGIApp = access
-            else:
+                answer = access
+            elif form == "":
+                answer = refusal(406, NOT_ACCEPTED)
+            elif scope["method"] in ("GET", "POST"):
                 scope["state"] = {**scope.get("state", {}), "access": access}
-                answer = refusal(406, NOT_ACCEPTED) if form == "" else self._answer_of(scope, first)
-            await answer(scope, receive, send if isinstance(answer, DirectCall) else _uncached(send))
+                answer = self._streams if scope["method"] == "GET" else self._messages
+            await answer(scope, receive, send)
         except DatabaseProblem as problem:
             told = _explain(problem)
-            await refusal(503, told, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
-                scope, receive, _uncached(send)
-            )
+            refused = refusal(503, told, code=INTERNAL_ERROR, headers={"Retry-After": "5"})
+            await refused(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> Access | Response:
         if (refused := check_headers(scope)) is not None:
             return refused
-        slug = scope.get("path_params", {}).get("slug")
+        slug = _slug_of(scope)
         try:
             known = await _access_or_refusal(scope)
         except Undecided as problem:
             wait = {"Retry-After": str(problem.seconds)}
             return refusal(503, str(problem), code=INTERNAL_ERROR, headers=wait)
-        if isinstance(known, Response):
+        if isinstance(known, Response) or slug is None:
             return known
         try:
-            access = known if slug is None else known.at(slug)
+            access = known.at(slug)
         except OtherToolset:
             return _unknown_toolset(slug)
-        if slug is not None and (await present_catalogue()).toolset_within(access.bounds) is None:
-            return _unknown_toolset(slug)
-        return access
+        is_shown = (await present_catalogue()).toolset_within(access.bounds) is not None
+        return access if is_shown else _unknown_toolset(slug)
 
-    def _answer_of(self, scope: Scope, first: Message | None) -> ASGIApp:
-        """`first`: what has been received of a body."""
-        if first is None:
-            return self._streams if scope["method"] == "GET" else METHOD_NOT_ALLOWED
-        is_whole = first["type"] == "http.request" and not first.get("more_body")
-        if is_whole and len(first.get("body", b"")) <= self._largest_body:
-            return self._answer_to(scope, first)
-        return lambda scope, receive, send: self._limited(scope, with_first(first, receive), send)
-
-    async def _answer_joined(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a POST. The first message that it receives has the whole body."""
         received = await receive()
         if received["type"] != "http.request" or received.get("more_body"):
             return  # The client has hung up in the middle of it.
-        await self._answer_to(scope, received)(scope, receive, send)
-
-    def _answer_to(self, scope: Scope, received: Message) -> ASGIApp:
-        """`received`: the whole body. If it is not a message, the SDK's answer would be the output of its
-        validator."""
-        body = received.get("body", b"")
-        try:
-            message = from_json(body)
-        except ValueError:
-            body = mend(body, "\ufffd")
-            try:
-                message = from_json(body)
-            except ValueError as problem:
-                return refusal(400, f"Parse error: {problem}", code=PARSE_ERROR, request_id=id_in(body))
-            received = {**received, "body": body}
-        # Readers differ in which of two they take, such as those that log or limit calls on the way here.
-        if fault := find_repetition(body):
-            return refusal(400, fault, request_id=usable_id(message))
-        is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
-        # What can be read as a call is well-formed.
-        is_readable = is_call and isinstance(message.get("params"), dict)
-        call = self._direct_calls.read(scope, message) if is_readable else None
-        if call is None and (fault := _fault_of(message)):
-            return refusal(400, fault, request_id=usable_id(message))
-        pass_on, access = partial(self._pass_on, received, message), scope["state"]["access"]
-        if is_call and "id" in message:
-            return _missing_scope(message, access, scope) or call or pass_on
-        if is_answer(message):
-            return partial(_after, take_answer(message, access), Response(status_code=202))
-        if (request := self.direct_answers.read(scope, body, message)) is None:
-            return pass_on
-        return partial(_after, self.direct_answers.answer(request, access), pass_on)
+        message, access = _read(received), scope["state"]["access"]
+        if isinstance(message, Response):
+            await message(scope, receive, send)
+        elif is_answer(message):
+            await take_answer(message, access)
+            await Response(status_code=202)(scope, receive, send)
+        elif (refused := _missing_scope(message, access, scope)) is not None:
+            await refused(scope, receive, send)
+        elif not await self._list_tools(message, access, scope, send):
+            await self._pass_on(message, received, scope, receive, send)
 
     async def _pass_on(
-        self, received: Message, message: dict[str, Any], scope: Scope, receive: Receive, send: Send
+        self, message: dict[str, Any], received: Message, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """To the SDK."""
+        """Has the SDK answer."""
         if marks := marks_of_handshake(message):
             send = _opening_session(send, marks)
         elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
             scope["state"]["questions"] = questions = Questions(send)
             send = questions.send
-        await self.session_manager.handle_request(scope, with_first(received, receive), send)
+        again = [received]
+
+        async def receive_again() -> Message:
+            return again.pop() if again else await receive()
+
+        await self.session_manager.handle_request(scope, receive_again, send)
+
+    async def _list_tools(self, message: dict[str, Any], access: Access, scope: Scope, send: Send) -> bool:
+        """Answers `tools/list` with bytes from memory: the SDK takes 30 ms to validate and write 1,000 tools.
+        Returns False for other messages, and for those that the SDK refuses."""
+        if message.get("method") != "tools/list" or (version := _valid_version(message, scope)) is None:
+            return False
+        cursor = (message.get("params") or {}).get("cursor")
+        try:
+            closed_page = await self._server.tool_lists.closed_page(access, version, cursor)
+        except MCPError:
+            return False
+        LISTED.inc()
+        begin = b'{"jsonrpc":"2.0","id":%b,"result":' % json.dumps(message["id"]).encode()
+        length = str(len(begin) + len(closed_page)).encode()
+        headers = [(b"content-type", JSON.encode()), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        # In two parts: joining them would copy a megabyte.
+        await send({"type": "http.response.body", "body": begin, "more_body": True})
+        await send({"type": "http.response.body", "body": closed_page, "more_body": False})
+        return True
+
+
+def _valid_version(message: dict[str, Any], scope: Scope) -> str | None:
+    """Returns the protocol version of a request that passes the SDK's checks."""
+    headers, request_id = Headers(scope=scope), message.get("id")
+    # Python writes no integer of more than 4,300 digits.
+    if request_id is None or (isinstance(request_id, int) and abs(request_id) > MAX_ID):
+        return None
+    version: str | None = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_NEGOTIATED_VERSION)
+    if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        if find_duplicated_routing_header(headers.items()) is not None:
+            return None
+        route = classify_inbound_request(message, headers=dict(headers))
+        version = route.protocol_version if isinstance(route, InboundModernRoute) else None
+    if version is None:
+        return None
+    try:
+        validate_client_request(message["method"], version, message.get("params"))
+    except ValidationError:
+        return None
+    return version
 
 
 def _explain(problem: DatabaseProblem) -> str:
     """To the caller, and to the log."""
     log_outage("MCP requests and probes", problem)
     return describe_outage(problem, method="GET")
-
-
-async def _after(
-    first: Awaitable[ASGIApp | None], otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """The answer that `first` comes to; `otherwise`, if it comes to none."""
-    await (await first or otherwise)(scope, receive, send)
 
 
 async def admit_reader(scope: Scope) -> Response | None:
@@ -306,6 +314,24 @@ async def _access_or_refusal(scope: Scope) -> Access | Response:
     )
 
 
+def _read(received: Message) -> Any:
+    """Returns the JSON-RPC message in a body, or the refusal of another one. The SDK would answer with the
+    output of its validator. Replaces half surrogates in the body."""
+    try:
+        message = from_json(received["body"])
+    except ValueError:
+        received["body"] = mend(received["body"], "\ufffd")
+        try:
+            message = from_json(received["body"])
+        except ValueError as problem:
+            told, request_id = f"Parse error: {problem}", id_in(received["body"])
+            return refusal(400, told, code=PARSE_ERROR, request_id=request_id)
+    # Readers differ in which of two they take, such as those that log or limit calls on the way here.
+    if fault := find_repetition(received["body"]) or _fault_of(message):
+        return refusal(400, fault, request_id=usable_id(message))
+    return message
+
+
 def _fault_of(message: Any) -> str:
     """Empty for a JSON-RPC message."""
     is_call = isinstance(message, dict) and "method" in message
@@ -322,8 +348,9 @@ def _fault_of(message: Any) -> str:
 
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
     """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
-    params = message.get("params")
-    name = params.get("name") if isinstance(params, dict) else None
+    if message.get("method") != "tools/call" or "id" not in message:
+        return None
+    name = (message.get("params") or {}).get("name")
     if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
         return None
     told = challenge(_metadata_of(scope), "insufficient_scope", {*access.scopes, needed})
@@ -400,8 +427,13 @@ class Questions:
         """The answer comes as a request of its own, perhaps to another process."""
         await self._begun.wait()
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": question}
-        event = event_of(json.dumps(asked).encode())
+        event = _event_of(json.dumps(asked).encode())
         await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+
+def _event_of(message: bytes) -> bytes:
+    """One message of an event stream."""
+    return b"event: message\r\ndata: %b\r\n\r\n" % message
 
 
 def refusal(
@@ -492,7 +524,7 @@ class _OneForm:
                 self._body = answer[1].strip()
             if message.get("more_body"):
                 return
-            body = event_of(self._body) if self._form == EVENT_STREAM else self._body
+            body = _event_of(self._body) if self._form == EVENT_STREAM else self._body
             headers = MutableHeaders(scope=self._start)
             headers["content-type"], headers["content-length"] = self._form, str(len(body))
             # Without an answer, the server is stopping.
@@ -559,16 +591,17 @@ class _EventStream:
         if not isinstance(news, notifications.TaskChanged):
             notification = event_to_notification(news, {})
             message = notification.model_dump(by_alias=True, mode="json", exclude_none=True)
-            await self._write(event_of(json.dumps({"jsonrpc": "2.0", **message}).encode()))
+            await self._write(_event_of(json.dumps({"jsonrpc": "2.0", **message}).encode()))
 
     async def _keep_alive(self) -> None:
         while True:
             await anyio.sleep(PING_SECONDS)
-            await self.send(PING)
+            await self._write(b": ping\r\n\r\n")
 
     async def _write(self, event: bytes) -> None:
         await self.send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def _cancel_at_disconnect(self, scope: anyio.CancelScope) -> None:
-        await wait_for_disconnect(self.receive)
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
         scope.cancel()

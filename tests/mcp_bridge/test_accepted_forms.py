@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.server import _streamable_http_modern
 
 from catalogue.models import Source, Workflow
-from mcp_bridge.transports import direct_answers
 from tests import plain_http
 from tests.executions.engines import WireEngine
 from tests.mcp_bridge.conftest import McpServer
@@ -97,7 +97,7 @@ def test_a_long_call_is_one_document_without_progress(
     version: str,
 ):
     """Also if it waits for so long that an event stream would begin."""
-    monkeypatch.setattr(direct_answers, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(_streamable_http_modern, "_SSE_PING_INTERVAL", 0.02)
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.3}
     Workflow.objects.update(inline_wait_seconds=None)
     body, headers = modern("tools/call", name="report", arguments={"n": 1})

@@ -302,10 +302,8 @@ def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server: A
 
 def test_no_thread_of_the_database_waits_for_the_server(server: AuthorizationServer) -> None:
     """They are few, and all calls need them."""
-    from mcp_bridge.bearers import look_up, prepare
-
     token = server.sign(name="ada")
-    asyncio.run(prepare(token))
+    asyncio.run(external_tokens._read_anew(token))
     asked = len(server.asked)
-    assert look_up(token) is not None
+    assert authenticate(token) is not None
     assert len(server.asked) == asked

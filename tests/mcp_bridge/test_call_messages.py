@@ -1,14 +1,14 @@
-"""`tools/call` without the SDK's dispatcher against the SDK's own way: the same answers."""
+"""`tools/call` over HTTP: long calls, and messages that readers may understand in two ways."""
 
 import json
 from typing import Any
 
 import pytest
+from mcp.server import _streamable_http_modern
 
 from catalogue.models import Workflow
-from mcp_bridge.transports import direct_answers
 from tests import plain_http
-from tests.executions.engines import WireEngine, completed, replies
+from tests.executions.engines import WireEngine
 from tests.mcp_bridge.conftest import McpServer
 
 VERSION = "2026-07-28"
@@ -27,46 +27,6 @@ def message_of(name: str, arguments: Any, **meta: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": "call-1", "method": "tools/call", "params": params}
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "meta"),
-    [
-        ("report", {"n": 1}, {}),
-        ("report", {"n": 1}, {"io.modelcontextprotocol/clientInfo": {"name": "agent", "version": "1"}}),
-        ("report", {"n": 1}, {"workflow-catalogue/idempotency-key": 7}),
-        ("report", None, {}),
-        ("report", ["n", 1], {}),
-        ("reprot", {}, {}),
-        ("list_workflows", {"query": "report"}, {}),
-        ("list_workflows", {"quary": "report"}, {}),
-        ("get_workflow_info", {"name": "réport"}, {}),
-    ],
-)
-def test_a_call_is_answered_as_by_the_sdk(
-    mcp_server: McpServer,
-    token: str,
-    wire_engine: WireEngine,
-    long_workflow: Workflow,
-    name: str,
-    arguments: Any,
-    meta: dict[str, Any],
-):
-    Workflow.objects.update(inline_wait_seconds=None)
-    wire_engine.on_status = replies(200, completed())
-    message = message_of(name, arguments, **meta)
-    answers = []
-    # Requests with members that the protocol does not have are left to the SDK.
-    for more in ({}, {"more": 1}):
-        response = mcp_server.post(message | more, token=token, headers=headers_of(name))
-        document = response.json()
-        if "result" in document:
-            document["result"]["_meta"].pop("workflow-catalogue/execution-id", None)
-        seen = {
-            name: response.headers.get(name) for name in ("content-type", "cache-control", "mcp-session-id")
-        }
-        answers.append((response.status_code, seen, document))
-    assert answers[0] == answers[1]
-
-
 def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
     mcp_server: McpServer,
     token: str,
@@ -76,7 +36,7 @@ def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
     settings: Any,
 ):
     """A2.7."""
-    monkeypatch.setattr(direct_answers, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(_streamable_http_modern, "_SSE_PING_INTERVAL", 0.02)
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.3}
     Workflow.objects.update(inline_wait_seconds=None)
     response = mcp_server.post(message_of("report", {"n": 1}), token=token, headers=headers_of("report"))
