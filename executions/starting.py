@@ -202,8 +202,8 @@ def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameter
 
 @_counting_refusals
 def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
-    """The part of `create_execution` that may wait for other threads (`rates` write under a lock), so it must
-    not run in a transaction. The function that it returns is the rest, and may be a part of a larger one.
+    """The part of `create_execution` that must not run in a transaction, which would keep the rows of rates
+    from other processes. The function that it returns is the rest.
 
     `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
     lease, and the holder continues with `runner.start.send_start` in place of a worker.

@@ -38,8 +38,9 @@ class LatestRuns:
     def add(self, low: float, high: float) -> None:
         """Adds a run that continued at the age `low` and was over at `high`, in seconds.
 
-        They are equal if the engine reported when it ended. Otherwise it most likely ended before the earliest
-        age after `low` at which one was over, and after the latest before at which one continued.
+        They are equal if the engine reported when it ended. Otherwise it most likely ended before the
+        earliest age after `low` at which one was over, and after the latest before that at which one
+        continued.
         """
         self._bounds.append((low, high))
         lows, highs = (sorted(ages) for ages in zip(*self._bounds, strict=True))
