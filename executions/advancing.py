@@ -10,7 +10,7 @@ from loguru import logger
 
 from catalogue.database import run_in_database, run_without_connection
 from executions.models import ErrorKind, Execution, State
-from executions.queue import admit_soon, expected
+from executions.queue import admit_soon, may_be_queued
 from executions.runner.engine_calls import log_of, next_try_after
 from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
@@ -96,7 +96,7 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
 
 def admit_next(execution: Execution) -> None:
     """Admit a queued execution to the slot of one that has ended, without waiting for the tick."""
-    if execution.is_settled and expected.wants_place_of(execution):
+    if execution.is_settled and may_be_queued.is_set():
         begin(admit_soon())
 
 
