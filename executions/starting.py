@@ -206,7 +206,7 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     from other processes. The function that it returns is the rest.
 
     `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
-    lease, and the holder continues with `runner.start.send_start` in place of a worker.
+    lease, and the holder continues with `advance` in place of a worker.
     """
     written = request
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
@@ -420,6 +420,7 @@ def _record(
             lease_expires_at=now + LEASE if starts_at_once else None,
             **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
         )
+        execution.is_new = starts_at_once
         events = [] if admitted else [("queued", "A limit on concurrent runs is reached.")]
         if approval is None:
             insert_execution(execution, request, workflow, *events)
