@@ -1,7 +1,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -10,10 +10,10 @@ from loguru import logger
 
 from catalogue.database import run_in_database, run_without_connection
 from executions.models import ErrorKind, Execution, State
-from executions.queue import admit_soon, expected
+from executions.queue import admit_soon, may_be_queued
 from executions.runner.engine_calls import log_of, next_try_after
 from executions.runner.follow import follow, record_timeout
-from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
+from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, renewing_lease
 from executions.runner.start import start, start_again
 from executions.wakeups import wake
 from telemetry import traces
@@ -63,15 +63,18 @@ def read_execution(execution_id: uuid.UUID) -> Execution:
     return Execution.objects.select_related("workflow__source").get(pk=execution_id)
 
 
-async def advance(execution: Execution, *, waited_for: bool = False) -> None:
-    """Do the next step; with `waited_for`, poll as often as the engine allows."""
+async def advance(
+    execution: Execution, *, waited_for: bool = False, on_progress: Callable[[], None] | None = None
+) -> None:
+    """Do the next step; with `waited_for`, poll as often as the engine allows. `on_progress` is called when
+    progress during the start has been recorded."""
     step = "poll" if execution.state == State.RUNNING else "start"
     with traces.step(f"{step} {execution.tool_name}", execution=execution.pk):
         try:
             if execution.workflow is None:
                 await run_in_database(_record_deleted_workflow, execution)
-            elif execution.state == State.PENDING:
-                await start(execution)
+            elif execution.state == State.PENDING or execution.is_new:
+                await start(execution, on_progress)
             elif execution.state == State.STARTING:
                 await start_again(execution)
             elif execution.state == State.RUNNING:
@@ -85,7 +88,7 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
     # Part of the request that created it, not of the one that causes this step.
     with traces.continued(traceparent=execution.traceparent, identity=execution.request_id):
         try:
-            with keep(execution.pk, holder=holder):
+            with renewing_lease(execution.pk, holder=holder):
                 await advance(execution, waited_for=waited_for)
         finally:
             await release_lease(execution, holder=holder)
@@ -96,7 +99,7 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
 
 def admit_next(execution: Execution) -> None:
     """Admit a queued execution to the slot of one that has ended, without waiting for the tick."""
-    if execution.is_settled and expected.wants_place_of(execution):
+    if execution.is_settled and may_be_queued.is_set():
         begin(admit_soon())
 
 
@@ -143,19 +146,19 @@ class _Drain:
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[None], Lane] = {}
         self._ended = 0
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     async def stir(self) -> None:
-        self._stirred.set()
+        self._changed.set()
         if self._running is None or self._running.done():
             self._running = begin(self._run())
 
     async def stop(self) -> None:
         """Claim no more until the next `stir`; running steps continue."""
         self._is_stopped = True
-        self._stirred.set()
+        self._changed.set()
         if self._running is not None:
             await asyncio.wait({self._running})
         self._is_stopped = False
@@ -163,10 +166,10 @@ class _Drain:
     async def _run(self) -> None:
         try:
             while not self._is_stopped:
-                self._stirred.clear()
-                if not await self._begin_due() and not self._stirred.is_set():
+                self._changed.clear()
+                if not await self._begin_due() and not self._changed.is_set():
                     return
-                await self._stirred.wait()
+                await self._changed.wait()
         except (DatabaseError, InterfaceError) as error:
             text = "Claiming due executions failed; the next tick tries again: {}"
             logger.bind(recurring=str(error)).warning(text, error)
@@ -185,7 +188,7 @@ class _Drain:
             task.add_done_callback(self._end_step)
             busy[lane] += 1
         if len(claimed) == room:
-            self._stirred.set()
+            self._changed.set()
         # Compares the counts at the claim: steps may have ended since.
         return any(count >= LANE_ROOM for count in busy.values())
 
@@ -193,9 +196,9 @@ class _Drain:
         del self._in_flight[task]
         self._ended += 1
         if self._ended == 1:
-            task.get_loop().call_later(REFILL_SECONDS, self._stirred.set)
+            task.get_loop().call_later(REFILL_SECONDS, self._changed.set)
         elif self._ended == REFILL:
-            self._stirred.set()
+            self._changed.set()
 
 
 _drain = _Drain()

@@ -1,7 +1,7 @@
 """Limits on concurrent executions, and the queue in front of them.
 
 The next free slot goes to the caller with the fewest running executions, oldest call first. An execution
-that waits for a full room does not block those that wait for another.
+that waits for one full limit does not block those that wait for another.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from executions.runner.start import switched_off
 from executions.wakeups import request_poll, wake
 
 
-class Room(NamedTuple):
-    """Something with a limit: the product, or all executions with this key in this field."""
+class ConcurrencyLimit(NamedTuple):
+    """Bounds all executions of the product, or those with this key in this field."""
 
     field: str = ""
     key: str | int | None = None
 
 
-PRODUCT = Room()
+GLOBAL = ConcurrencyLimit()
 CALLER, SOURCE, WORKFLOW = "caller", "workflow__source", "workflow"
-Limits = Mapping[Room, int]  # The most concurrent executions; a room without an entry has no limit
+Limits = Mapping[ConcurrencyLimit, int]  # The most concurrent executions of those that are limited
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class LimitScopes:
     caller: str
     workflow: int | None  # None once the workflow is deleted; its run may go on
     source: int | None
@@ -52,7 +52,7 @@ class Place:
     source_limit: int | None = None
 
     @classmethod
-    def of(cls, workflow: Workflow | None, caller: str) -> Place:
+    def of(cls, workflow: Workflow | None, caller: str) -> LimitScopes:
         if workflow is None:
             return cls(caller=caller, workflow=None, source=None)
         return cls(
@@ -64,34 +64,34 @@ class Place:
         )
 
     @property
-    def callers_room(self) -> Room:
-        return Room(CALLER, self.caller)
+    def callers_limit(self) -> ConcurrencyLimit:
+        return ConcurrencyLimit(CALLER, self.caller)
 
     @property
-    def rooms(self) -> list[Room]:
-        known = [PRODUCT, Room(CALLER, self.caller)]
+    def all(self) -> list[ConcurrencyLimit]:
+        known = [GLOBAL, ConcurrencyLimit(CALLER, self.caller)]
         if self.workflow is not None:
-            known += [Room(SOURCE, self.source), Room(WORKFLOW, self.workflow)]
+            known += [ConcurrencyLimit(SOURCE, self.source), ConcurrencyLimit(WORKFLOW, self.workflow)]
         return known
 
     @property
     def limits(self) -> Limits:
-        most = {
-            PRODUCT: settings.CATALOGUE.max_concurrent_executions,
-            Room(CALLER, self.caller): settings.CATALOGUE.max_concurrent_per_caller,
-            Room(SOURCE, self.source): self.source_limit,
-            Room(WORKFLOW, self.workflow): self.workflow_limit,
+        known = {
+            GLOBAL: settings.CATALOGUE.max_concurrent_executions,
+            ConcurrencyLimit(CALLER, self.caller): settings.CATALOGUE.max_concurrent_per_caller,
+            ConcurrencyLimit(SOURCE, self.source): self.source_limit,
+            ConcurrencyLimit(WORKFLOW, self.workflow): self.workflow_limit,
         }
-        return {room: limit for room, limit in most.items() if limit}
+        return {limit: most for limit, most in known.items() if most}
 
 
-class Occupancy(Counter[Room]):
-    def take(self, place: Place, number: int = 1) -> None:
-        for room in place.rooms:
-            self[room] += number
+class Occupancy(Counter[ConcurrencyLimit]):
+    def take(self, scopes: LimitScopes, number: int = 1) -> None:
+        for limit in scopes.all:
+            self[limit] += number
 
-    def full(self, limits: Limits) -> Iterable[Room]:
-        return (room for room, most in limits.items() if self[room] >= most)
+    def full(self, limits: Limits) -> Iterable[ConcurrencyLimit]:
+        return (limit for limit, most in limits.items() if self[limit] >= most)
 
 
 def read_occupancy() -> Occupancy:
@@ -107,68 +107,31 @@ def read_occupancy() -> Occupancy:
         .values_list("workflow", "caller")
     )
     for workflow, caller, number in groups.annotate(number=Count("*")):
-        occupancy.take(Place(caller=caller, workflow=workflow, source=source_of.get(workflow)), number)
+        occupancy.take(LimitScopes(caller=caller, workflow=workflow, source=source_of.get(workflow)), number)
     return occupancy
 
 
 def has_room(limits: Limits) -> bool:
     """Read from the database; counts at most as many rows as the limits allow."""
-    for room, most in limits.items():
-        there: dict[str, Any] = {room.field: room.key} if room.field else {}
+    for limit, most in limits.items():
+        there: dict[str, Any] = {limit.field: limit.key} if limit.field else {}
         if Execution.objects.admitted().filter(**there).order_by()[:most].count() >= most:
             return False
     return True
 
 
-STALE_SECONDS = 1.0  # How long a process relies on its last read of the queue; the next tick reads it again
-
-
-class _Expectation:
-    """The full rooms that queued executions wait for: an end in another room reads no queue."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._rooms: frozenset[Room] = frozenset()
-        self._unsure = False
-        self._learned_at = 0.0
-
-    def add(self, rooms: Iterable[Room]) -> None:
-        self._rooms |= frozenset(rooms)
-
-    def learn(self, rooms: Iterable[Room], *, unsure: bool = False) -> None:
-        self._rooms, self._unsure, self._learned_at = frozenset(rooms), unsure, time.monotonic()
-
-    def suspect(self) -> None:
-        """An execution waits, perhaps for a room that another process filled."""
-        if time.monotonic() - self._learned_at > STALE_SECONDS:
-            self._unsure = True
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._rooms and not self._unsure
-
-    def wants_place_of(self, execution: Execution) -> bool:
-        """Whether a queued execution may want the slot of one that has ended."""
-        if self._unsure or not self._rooms:
-            return self._unsure
-        return not self._rooms.isdisjoint(Place.of(execution.workflow, execution.caller).rooms)
-
-
-expected = _Expectation()
+may_be_queued = threading.Event()  # Whether this process reads the queue when a run ends
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     key: uuid.UUID
-    place: Place
+    scopes: LimitScopes
 
 
 @dataclass(slots=True)
 class Choice:
     chosen: list[uuid.UUID] = field(default_factory=list)
-    full: set[Room] = field(default_factory=set)
     is_cut: bool = False  # It reached `at_most`; more might be admitted
 
 
@@ -177,22 +140,21 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
     choice = Choice()
     lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
     for position, waiting in enumerate(queue):
-        lines[waiting.place.caller].append((position, waiting))
+        lines[waiting.scopes.caller].append((position, waiting))
     heads = [_turn(line, occupancy) for line in lines.values()]
     heapq.heapify(heads)
     while heads and not choice.is_cut:
         line = lines[heapq.heappop(heads)[2]]
         _, waiting = line.popleft()
-        full = set(occupancy.full(waiting.place.limits))
+        full = set(occupancy.full(waiting.scopes.limits))
         if not full:
             choice.chosen.append(waiting.key)
             choice.is_cut = len(choice.chosen) >= at_most
-            occupancy.take(waiting.place)
-        # A full room stays full for the rest of this choice, so each execution is checked once.
-        choice.full |= full
-        if PRODUCT in full:
+            occupancy.take(waiting.scopes)
+        # A full scope stays full for the rest of this choice, so each execution is checked once.
+        if GLOBAL in full:
             break
-        if line and waiting.place.callers_room not in full:
+        if line and waiting.scopes.callers_limit not in full:
             heapq.heappush(heads, _turn(line, occupancy))
     return choice
 
@@ -200,9 +162,10 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
 def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, int, str]:
     """Sort key of a caller: fewest running executions, then the oldest call."""
     position, waiting = line[0]
-    return occupancy[waiting.place.callers_room], position, waiting.place.caller
+    return occupancy[waiting.scopes.callers_limit], position, waiting.scopes.caller
 
 
+PAUSE_SHARE = 3  # Of the time that a read of the queue took
 AT_A_TIME = 100  # Admissions in one transaction, during which no other process can admit
 ADMISSIONS = 0x7763_6164  # PostgreSQL's advisory lock; any number that nothing else uses in this database
 
@@ -227,8 +190,8 @@ async def admit_soon() -> None:
             _asked.clear()
             began = time.monotonic()
             await run_in_database(admit_queued)
-            # Pause for as long, so that under load one read serves more ends.
-            await asyncio.sleep(time.monotonic() - began)
+            # So that under load one read serves more ends.
+            await asyncio.sleep(PAUSE_SHARE * (time.monotonic() - began))
         except (DatabaseError, InterfaceError) as error:
             text = "Admitting queued executions failed; the next tick tries again: {}"
             logger.bind(recurring=str(error)).warning(text, error)
@@ -237,7 +200,7 @@ async def admit_soon() -> None:
 
 
 def admit_queued() -> int:
-    if expected.is_empty and not Execution.objects.queued().exists():
+    if not may_be_queued.is_set() and not Execution.objects.queued().exists():
         return 0
     admitted, is_more = 0, True
     while is_more:
@@ -250,9 +213,10 @@ def admit_queued() -> int:
 
 def admit_batch() -> tuple[int, bool]:
     """Under the lock. Returns how many were admitted, and whether more might be."""
+    may_be_queued.clear()
     if not Execution.objects.queued().exists():
-        expected.learn(())
         return 0, False
+    may_be_queued.set()
     _end_unstartable()
     choice = choose(_read_queue(), read_occupancy(), at_most=AT_A_TIME)
     # Skip locked rows: their lock may be held by a transaction that waits for ours.
@@ -262,7 +226,6 @@ def admit_batch() -> tuple[int, bool]:
         .select_for_update(skip_locked=True, no_key=True)
     )
     admitted = [execution for execution in rows if execution.admit()]
-    expected.learn(choice.full, unsure=len(admitted) < len(choice.chosen))
     for execution in admitted:
         log_of(execution).info("Execution admitted")
     transaction.on_commit(partial(_start_admitted, admitted))
@@ -280,15 +243,15 @@ def _read_queue() -> list[Waiting]:
     read = Workflow.objects.select_related("source").only(*columns)
     workflows = read.in_bulk({workflow for _, _, workflow, _ in rows})
     kinds = {(caller, workflow, door) for _, caller, workflow, door in rows}
-    places = {
-        (caller, workflow, door): Place.of(workflows[workflow], caller)
+    scopes_of = {
+        (caller, workflow, door): LimitScopes.of(workflows[workflow], caller)
         for caller, workflow, door in kinds
         if workflow in workflows and not switched_off(workflows[workflow], door)
     }
     return [
-        Waiting(key, places[caller, workflow, door])
+        Waiting(key, scopes_of[caller, workflow, door])
         for key, caller, workflow, door in rows
-        if (caller, workflow, door) in places
+        if (caller, workflow, door) in scopes_of
     ]
 
 

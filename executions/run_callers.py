@@ -31,10 +31,10 @@ News = LogMessage | Progress
 
 
 class Asker:
-    """Asks for one start, one question after the other. `stirred` is set when there is something to do."""
+    """Asks for one start, one question after the other. `changed` is set when there is something to do."""
 
-    def __init__(self, stirred: asyncio.Event) -> None:
-        self._stirred, self._turn = stirred, asyncio.Lock()
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed, self._turn = changed, asyncio.Lock()
         self._requests: Requests | None = None
         self._answers: asyncio.Future[Requests] | None = None
         self._taken: Requests | None = None
@@ -44,12 +44,12 @@ class Asker:
         async with self._turn:
             self._requests = requests
             self._answers = asyncio.get_running_loop().create_future()
-            self._stirred.set()
+            self._changed.set()
             try:
                 return await self._answers
             finally:
                 self._requests = self._answers = None
-                self._stirred.set()
+                self._changed.set()
 
     def look(self, execution: Execution) -> bool:
         """Call it in a database thread. Returns whether a question was opened."""

@@ -47,7 +47,7 @@ RESERVE = 100
 MINUTE = timedelta(seconds=60)
 
 
-def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
+def admit(tight: queue.Limits, scopes: queue.LimitScopes, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
     queue.lock_admissions()
     has_room = queue.has_room(tight)
@@ -56,10 +56,10 @@ def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
         _, is_more = queue.admit_batch()
         has_room = not is_more and queue.has_room(tight)
     if has_room:
-        remembered.take(place)
+        remembered.take(scopes)
         return True
     _check_queue(caller)
-    queue.expected.add(tight)
+    queue.may_be_queued.set()
     return False
 
 
@@ -80,26 +80,26 @@ class _Remembered:
         self._occupancy = queue.Occupancy()
         self._read_at = -math.inf
 
-    def take_unless_tight(self, place: queue.Place) -> queue.Limits:
+    def take_unless_tight(self, scopes: queue.LimitScopes) -> queue.Limits:
         """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
-        limits = place.limits
+        limits = scopes.limits
         if not limits:
             return {}
         if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
             self._look()
         with self._lock:
             tight = {
-                room: most
-                for room, most in limits.items()
-                if most - self._occupancy[room] <= max(RESERVE, most // 2)
+                limit: most
+                for limit, most in limits.items()
+                if most - self._occupancy[limit] <= max(RESERVE, most // 2)
             }
             if not tight:
-                self._occupancy.take(place)
+                self._occupancy.take(scopes)
         return tight
 
-    def take(self, place: queue.Place) -> None:
+    def take(self, scopes: queue.LimitScopes) -> None:
         with self._lock:
-            self._occupancy.take(place)
+            self._occupancy.take(scopes)
 
     def _look(self) -> None:
         """Several threads may count at the same time: a lock during the queries would stop them all."""
@@ -108,7 +108,7 @@ class _Remembered:
             if read_at > self._read_at:
                 self._occupancy, self._read_at = occupancy, read_at
         if Execution.objects.queued().exists():
-            queue.expected.suspect()
+            queue.may_be_queued.set()
 
 
 remembered = _Remembered()
@@ -116,7 +116,7 @@ remembered = _Remembered()
 
 def forget_admissions() -> None:
     remembered.forget()
-    queue.expected.forget()
+    queue.may_be_queued.clear()
 
 
 def _check_queue(caller: Caller) -> None:
@@ -202,11 +202,11 @@ def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameter
 
 @_counting_refusals
 def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
-    """The part of `create_execution` that may wait for other threads (`rates` write under a lock), so it must
-    not run in a transaction. The function that it returns is the rest, and may be a part of a larger one.
+    """The part of `create_execution` that must not run in a transaction, which would keep the rows of rates
+    from other processes. The function that it returns is the rest.
 
     `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
-    lease, and the holder continues with `runner.start.send_start` in place of a worker.
+    lease, and the holder continues with `advance` in place of a worker.
     """
     written = request
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
@@ -403,10 +403,10 @@ def _record(
     is_cached: bool,
     approval: tuple[approvals.Need, approvals.Binding, StandingApproval] | None = None,
 ) -> Execution:
-    now, place = timezone.now(), queue.Place.of(workflow, request.caller.key)
-    tight = remembered.take_unless_tight(place)
+    now, scopes = timezone.now(), queue.LimitScopes.of(workflow, request.caller.key)
+    tight = remembered.take_unless_tight(scopes)
     with transaction.atomic() if tight or is_cached or approval else contextlib.nullcontext():
-        admitted = not tight or admit(tight, place, request.caller)
+        admitted = not tight or admit(tight, scopes, request.caller)
         starts_at_once = admitted and bool(holder)
         execution = new_execution(
             request,
@@ -420,6 +420,7 @@ def _record(
             lease_expires_at=now + LEASE if starts_at_once else None,
             **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
         )
+        execution.is_new = starts_at_once
         events = [] if admitted else [("queued", "A limit on concurrent runs is reached.")]
         if approval is None:
             insert_execution(execution, request, workflow, *events)

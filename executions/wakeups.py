@@ -49,64 +49,48 @@ def wake(execution_id: uuid.UUID) -> bool:
     return bool(waiting)
 
 
-def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
+def has_other_waiters(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
     """Whether a request of this process waits for it, other than the one that `event` wakes."""
     with _changing:
         return any(other is not event for _, other in _waiting.get(execution_id, ()))
-
-
-class Patience:
-    """How long a request waits, which can be changed until it is over."""
-
-    def __init__(self, timeout: asyncio.Timeout, waits: "Waits", seconds: float | None) -> None:
-        """`timeout` has been entered. Call `end` once it is left."""
-        self._timeout, self._waits, self._is_over = timeout, waits, False
-        self.loop = asyncio.get_running_loop()
-        waits.patience.add(self)
-        self.reschedule(seconds)
-
-    def reschedule(self, seconds: float | None) -> None:
-        """From now; None: without a limit of its own."""
-        self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
-        self.apply()
-
-    def end(self) -> None:
-        self._is_over = True
-        self._waits.patience.discard(self)
-
-    def apply(self) -> None:
-        if self._is_over or self._timeout.expired():
-            return
-        left = min(self._ends_at, self._waits.all_end_at) - time.monotonic()
-        now = self.loop.time()
-        self._timeout.reschedule(None if left == math.inf else now + max(0.0, left))
 
 
 class Waits:
     """Requests of this process that wait for a run."""
 
     def __init__(self) -> None:
-        self.patience: set[Patience] = set()
+        self._timeouts: dict[asyncio.Timeout, asyncio.AbstractEventLoop] = {}
         self.all_end_at = math.inf  # By the monotonic clock
 
     @contextlib.asynccontextmanager
-    async def at_most(self, seconds: float | None) -> AsyncIterator[Patience]:
-        """Raises TimeoutError, as `asyncio.timeout` does."""
+    async def at_most(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """Raises TimeoutError, as `asyncio.timeout` does; None: without a limit of its own."""
         async with asyncio.timeout(None) as timeout:
-            patience = Patience(timeout, self, seconds)
+            self._timeouts[timeout] = asyncio.get_running_loop()
+            self.restart(timeout, seconds)
             try:
-                yield patience
+                yield timeout
             finally:
-                patience.end()
+                del self._timeouts[timeout]
+
+    def restart(self, timeout: asyncio.Timeout, seconds: float | None) -> None:
+        left = min(math.inf if seconds is None else seconds, self.all_end_at - time.monotonic())
+        now = asyncio.get_running_loop().time()
+        timeout.reschedule(None if left == math.inf else now + max(0.0, left))
 
     def end(self, *, within: float) -> None:
         """Before the process ends, from any thread: requests then answer with what is known by that time, and
         the runs go on. Holds for waits that begin later, too."""
         self.all_end_at = time.monotonic() + within
-        for patience in tuple(self.patience):
+        for timeout, loop in list(self._timeouts.items()):
             # The loop may be closed.
             with contextlib.suppress(RuntimeError):
-                patience.loop.call_soon_threadsafe(patience.apply)
+                loop.call_soon_threadsafe(self._shorten, timeout, loop)
+
+    def _shorten(self, timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
+        if timeout in self._timeouts and not timeout.expired():
+            ends_at = timeout.when()
+            self.restart(timeout, None if ends_at is None else ends_at - loop.time())
 
 
 waits = Waits()

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 
 from dev.benchmarks._figures import table
-from executions.runner.schedule import LatestRuns, UsualDurations, pause_before
+from executions.runner.schedule import LatestRuns
 
 RUNS = 300
 LEARNING = 100
@@ -32,9 +32,9 @@ def every(seconds: float) -> Schedule:
     return lambda age: age + seconds
 
 
-def learnt_from(usual: UsualDurations | None) -> Schedule:
+def learnt_from(known: LatestRuns) -> Schedule:
     def schedule(age: float) -> float:
-        pause = None if usual is None else pause_before(usual, age, shortest=SHORTEST)
+        pause = known.pause(age, shortest=SHORTEST)
         return plain(age) if pause is None else age + pause
 
     return schedule
@@ -56,7 +56,7 @@ def simulate(usual_seconds: float, *, tells_times: bool) -> list[list[str]]:
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in ("learnt", *plans)}
     for number in range(RUNS):
         duration = usual_seconds * math.exp(chance.gauss(0, SPREAD))
-        waited, before, polls = poll(duration, learnt_from(known.usual))
+        waited, before, polls = poll(duration, learnt_from(known))
         known.add(*((duration, duration) if tells_times else (before, duration + waited)))
         if number < LEARNING:
             continue

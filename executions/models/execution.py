@@ -230,6 +230,7 @@ class ExecutionRecord(models.Model):
 
     # Not stored.
     is_reattached = False  # An earlier, identical call that ended without an answer began it
+    is_new = False  # This process has just recorded it as STARTING, and sends its start next
     awaited_here = False  # A request of this process waits for it and answers with its new state
     raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
 

@@ -28,50 +28,50 @@ Held = tuple[uuid.UUID, str]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Renewals:
     held: Counter[Held] = field(default_factory=Counter)
     awaited: Counter[uuid.UUID] = field(default_factory=Counter)
     renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
 
-_kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+_renewals: dict[asyncio.AbstractEventLoop, _Renewals] = {}
 
 
 @contextlib.contextmanager
-def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iterator[None]:
+def renewing_lease(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iterator[None]:
     """Renew the holder's lease until the block ends; `awaited`: a request waits for the execution."""
     loop = asyncio.get_running_loop()
-    kept = _kept.setdefault(loop, _Kept())
-    kept.held[execution_id, holder] += 1
+    renewals = _renewals.setdefault(loop, _Renewals())
+    renewals.held[execution_id, holder] += 1
     if awaited:
-        kept.awaited[execution_id] += 1
-    if kept.renewal is None or (isinstance(kept.renewal, asyncio.Task) and kept.renewal.done()):
+        renewals.awaited[execution_id] += 1
+    if renewals.renewal is None or (isinstance(renewals.renewal, asyncio.Task) and renewals.renewal.done()):
         # Most blocks end before, and so need no task.
-        kept.renewal = loop.call_later(RENEWAL_SECONDS, _begin_renewing, kept)
+        renewals.renewal = loop.call_later(RENEWAL_SECONDS, _begin_renewing, renewals)
     try:
         yield
     finally:
-        kept.held[execution_id, holder] -= 1
-        if not kept.held[execution_id, holder]:
-            del kept.held[execution_id, holder]
+        renewals.held[execution_id, holder] -= 1
+        if not renewals.held[execution_id, holder]:
+            del renewals.held[execution_id, holder]
         if awaited:
-            kept.awaited[execution_id] -= 1
-            if not kept.awaited[execution_id]:
-                del kept.awaited[execution_id]
-        if not kept.held:
-            kept.renewal.cancel()
-            _kept.pop(loop, None)
+            renewals.awaited[execution_id] -= 1
+            if not renewals.awaited[execution_id]:
+                del renewals.awaited[execution_id]
+        if not renewals.held:
+            renewals.renewal.cancel()
+            _renewals.pop(loop, None)
 
 
-def _begin_renewing(kept: _Kept) -> None:
-    kept.renewal = begin_apart(_renew(kept))
+def _begin_renewing(renewals: _Renewals) -> None:
+    renewals.renewal = begin_apart(_renew(renewals))
 
 
-async def _renew(kept: _Kept) -> None:
+async def _renew(renewals: _Renewals) -> None:
     outage = DatabaseOutage("Renewing leases")
     while True:
         try:
-            await run_in_database(_extend, list(kept.held), list(kept.awaited))
+            await run_in_database(_extend, list(renewals.held), list(renewals.awaited))
         except (DatabaseError, InterfaceError) as error:
             outage.note(error)
         else:

@@ -62,8 +62,12 @@ DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)  # How long a start's answer is kept while the database is down
 
 
-async def start(execution: Execution) -> None:
-    if execution.cancel_requested_at is not None:
+async def start(execution: Execution, on_progress: Callable[[], None] | None = None) -> None:
+    if execution.is_new:
+        # It was recorded as STARTING under our lease.
+        execution.is_new = False
+        await _send_start(execution, execution.payload.input, on_progress=on_progress)
+    elif execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
         await run_in_database(_record_too_late, execution)
@@ -71,7 +75,7 @@ async def start(execution: Execution) -> None:
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
-        await send_start(execution, arguments)
+        await _send_start(execution, arguments, on_progress=on_progress)
 
 
 async def start_again(execution: Execution) -> None:
@@ -81,7 +85,7 @@ async def start_again(execution: Execution) -> None:
     """
     if not (why_not := await _why_not_again(execution)):
         if (arguments := await run_in_database(_begin, execution, again=True)) is not None:
-            await send_start(execution, arguments, again=True)
+            await _send_start(execution, arguments, again=True)
     elif await can_be_looked_up(execution):
         if (found := await look_up(execution)) is not None:
             await _keep(execution, found)
@@ -89,7 +93,7 @@ async def start_again(execution: Execution) -> None:
         await run_in_database(_record_unconfirmed, execution, why_not)
 
 
-async def send_start(
+async def _send_start(
     execution: Execution,
     arguments: dict[str, Any],
     *,
@@ -99,7 +103,6 @@ async def send_start(
     """Send the start of a STARTING execution under our lease.
 
     `again`: it may have been sent before, so that a refusal says nothing about the first attempt.
-    `on_progress` is called when progress during the start has been recorded.
     """
     first_poll, sent_at = FIRST_POLL, timezone.now()
     try:
@@ -363,17 +366,17 @@ async def await_start(
 
     A cancel request in this process takes effect immediately, in another one at the next read of the record.
     """
-    heard, stirred = deque[RunSnapshot](maxlen=1), asyncio.Event()  # The latest progress
-    asker = Asker(stirred)
+    heard, changed = deque[RunSnapshot](maxlen=1), asyncio.Event()  # The latest progress
+    asker = Asker(changed)
     task = asyncio.create_task(start(heard.append, asker))
-    task.add_done_callback(lambda _: stirred.set())
+    task.add_done_callback(lambda _: changed.set())
     try:
-        with woken_by(execution.pk, stirred, looks_on=True):
+        with woken_by(execution.pk, changed, looks_on=True):
             while not task.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
-                        await stirred.wait()
-                stirred.clear()
+                        await changed.wait()
+                changed.clear()
                 if not task.done() and await _is_to_end(execution, heard, asker, on_progress):
                     return await _break_off(task)
         return task.result()

@@ -23,7 +23,7 @@ from executions.models import Execution, ExecutionPayload, State
 from executions.models.lifecycle import StartRequest
 from executions.runner.lease import claim_due_executions
 from executions.waiting import start_and_wait
-from executions.wakeups import Patience, waits
+from executions.wakeups import waits
 from tests.executions.engines import until
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine
@@ -98,16 +98,16 @@ def let_pass(execution: Execution, seconds: float) -> None:
 def let_waits_pass(seconds: float) -> None:
     """As if every request that waits for a run had already waited that much longer."""
 
-    def shift(patience: Patience) -> None:
-        patience._ends_at -= seconds
-        patience.apply()
+    def shift(timeout: asyncio.Timeout) -> None:
+        if timeout in waits._timeouts and (ends_at := timeout.when()) is not None:
+            timeout.reschedule(ends_at - seconds)
 
-    for patience in tuple(waits.patience):
-        patience.loop.call_soon_threadsafe(shift, patience)
+    for timeout, loop in tuple(waits._timeouts.items()):
+        loop.call_soon_threadsafe(shift, timeout)
 
 
 async def after(
-    seconds: float, call: Coroutine[Any, Any, Any], once: Callable[[], Any] = lambda: waits.patience
+    seconds: float, call: Coroutine[Any, Any, Any], once: Callable[[], Any] = lambda: waits._timeouts
 ) -> Any:
     """What the call gives as if it, and all that wait, had waited so long from when that holds."""
     waiting = asyncio.create_task(call)

@@ -5,18 +5,18 @@ from collections.abc import Callable
 
 import pytest
 
-from executions.wakeups import Patience, Waits
+from executions.wakeups import Waits
 
 LONG_SECONDS = 600.0
 GIVE_UP_SECONDS = 10.0
 
 
-async def is_ended(waits: Waits, seconds: float | None, then: Callable[[Patience], None]) -> bool:
+async def is_ended(waits: Waits, seconds: float | None, then: Callable[[asyncio.Timeout], None]) -> bool:
     """Whether a wait of that length ends by itself, long before its time."""
 
     async def wait() -> None:
-        async with waits.at_most(seconds) as patience:
-            then(patience)
+        async with waits.at_most(seconds) as timeout:
+            then(timeout)
             await asyncio.Event().wait()
 
     waiting = asyncio.create_task(wait())
@@ -37,7 +37,7 @@ async def test_a_wait_that_begins_later_or_is_given_more_time_ends_as_well() -> 
     """E10"""
     waits = Waits()
     waits.end(within=0.0)
-    assert await is_ended(waits, None, lambda patience: patience.reschedule(LONG_SECONDS))
+    assert await is_ended(waits, None, lambda timeout: waits.restart(timeout, LONG_SECONDS))
 
 
 async def test_a_shorter_wait_stays_as_short_and_one_that_is_over_is_left_alone() -> None:

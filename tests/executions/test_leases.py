@@ -13,7 +13,7 @@ from catalogue.models import Workflow
 from executions.advancing import advance_and_release, poll_due_executions
 from executions.models import Execution, State
 from executions.runner import lease
-from executions.runner.lease import claim_due_executions, keep
+from executions.runner.lease import claim_due_executions, renewing_lease
 from tests.connectors.scripted import replies
 from tests.executions.engines import (
     RUN_ID,
@@ -101,8 +101,8 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
     quick, slow = await in_database(claim_due_executions, limit=2)
     assert quick.lease_holder == slow.lease_holder
 
-    with keep(slow.pk, holder=slow.lease_holder):
-        with keep(quick.pk, holder=quick.lease_holder):
+    with renewing_lease(slow.pk, holder=slow.lease_holder):
+        with renewing_lease(quick.pk, holder=quick.lease_holder):
             await in_database(run_out, quick)
             await until(lambda: is_held(quick), "it is renewed")
         # A renewal that had begun before still counts it.
@@ -117,8 +117,8 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
 async def test_an_execution_is_kept_until_the_last_of_its_steps_ends(running: Execution) -> None:
     """B8."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
-    with keep(claimed.pk, holder=claimed.lease_holder):
-        with keep(claimed.pk, holder=claimed.lease_holder):
+    with renewing_lease(claimed.pk, holder=claimed.lease_holder):
+        with renewing_lease(claimed.pk, holder=claimed.lease_holder):
             pass
         await in_database(run_out, claimed)
         await until(lambda: is_held(claimed), "it is renewed")
@@ -135,7 +135,7 @@ async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running: Exe
             raise OperationalError("the database is away")
         return execute(sql, params, many, context)
 
-    with keep(claimed.pk, holder=claimed.lease_holder):
+    with renewing_lease(claimed.pk, holder=claimed.lease_holder):
         away = wrapping_statements(refuse)
         await asyncio.to_thread(away.__enter__)
         await asyncio.to_thread(failed.wait, 30)
@@ -150,11 +150,11 @@ async def test_whoever_waits_is_kept_as_waiting(running: Execution) -> None:
     await in_database(Execution.objects.update, awaited_until=soon)
     (claimed,) = await in_database(claim_due_executions, limit=1)
 
-    with keep(claimed.pk, holder=claimed.lease_holder):
+    with renewing_lease(claimed.pk, holder=claimed.lease_holder):
         await in_database(run_out, claimed)
         await until(lambda: is_held(claimed), "it is renewed")
         assert (await in_database(read, claimed)).awaited_until == soon
-        with keep(claimed.pk, holder="a request", awaited=True):
+        with renewing_lease(claimed.pk, holder="a request", awaited=True):
             await until(lambda: read(claimed).awaited_until > soon, "it is renewed")
 
 
@@ -163,7 +163,7 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
     (claimed,) = await in_database(claim_due_executions, limit=1)
     before = asyncio.all_tasks()
     for _ in range(2):
-        with keep(claimed.pk, holder=claimed.lease_holder):
+        with renewing_lease(claimed.pk, holder=claimed.lease_holder):
             await in_database(run_out, claimed)
             await until(lambda: is_held(claimed), "it is renewed")
             (renewing,) = asyncio.all_tasks() - before

@@ -16,10 +16,10 @@ from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
 from executions import starting
 from executions.models import Execution, State
-from executions.queue import Place, Room, admit_queued, expected
+from executions.queue import LimitScopes, admit_queued, may_be_queued
 from executions.starting import create_execution, forget_admissions
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, receipt, until
+from tests.executions.engines import WireEngine, completed, in_thread, until
 from tests.executions.held import HeldRuns
 from tests.executions.queueing import (
     LIMITS,
@@ -160,7 +160,7 @@ async def test_what_another_process_ended_is_noticed_by_the_tick(runs: HeldRuns,
     waiting_one = await queue_up("second")
 
     def end_elsewhere() -> None:
-        expected.forget()
+        may_be_queued.clear()
         Execution.objects.get(pk=elsewhere.pk).fail("It ended in another process.")
 
     await in_database(end_elsewhere)
@@ -218,35 +218,6 @@ def test_only_near_a_limit_is_anything_counted(
     assert [len(kind) > len(writes) for kind in kinds] == [True, False, False, True, True]
 
 
-async def test_ends_far_from_any_limit_do_not_look_at_the_queue(
-    engine: WireEngine, workflow: Workflow, other_workflow: Workflow
-) -> None:
-    """E7: that a slow workflow has a queue costs the calls of others nothing."""
-    engine.on_start = replies(200, completed() | receipt())
-    await in_database(lambda: override_workflow(workflow, max_concurrent=1))
-    await in_database(make_active, workflow, State.RUNNING)
-    assert (await call("report", {"name": "waits"}, seconds=0.1)).is_queued
-    looked: list[str] = []
-
-    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        looked.append(sql)
-        return execute(sql, params, many, context)
-
-    expected.learn([Room("workflow", workflow.pk)])
-    forget_admissions_of_calls()
-    await in_database(connection.execute_wrappers.append, note)
-    try:
-        assert await all_succeed(calls(3, "summary"))
-    finally:
-        await in_database(connection.execute_wrappers.clear)
-    assert not [sql for sql in looked if "ROW_NUMBER" in sql]
-
-
-def forget_admissions_of_calls() -> None:
-    """What this process remembers of what runs; what it knows of the queue stays."""
-    starting.remembered.forget()
-
-
 def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workflow, configured: Any) -> None:
     configured(max_concurrent_executions=1)
     for state in (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT, State.UNCONFIRMED):
@@ -266,8 +237,8 @@ def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, 
     for one, caller, state in rows:
         make_execution(one, caller=caller, state=state)
     occupancy = read_occupancy()
-    place = Place.of(Workflow.objects.select_related("source").get(pk=workflow.pk), "token:1")
-    for room in place.rooms:
+    scopes = LimitScopes.of(Workflow.objects.select_related("source").get(pk=workflow.pk), "token:1")
+    for room in scopes.all:
         assert not has_room({room: occupancy[room]})
         assert has_room({room: occupancy[room] + 1})
-    assert [occupancy[room] for room in place.rooms] == [12, 6, 6, 6]
+    assert [occupancy[room] for room in scopes.all] == [12, 6, 6, 6]

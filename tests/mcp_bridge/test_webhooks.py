@@ -23,7 +23,7 @@ from connectors.http_job.connector import HttpJobConnector
 from executions import advancing, engine_webhooks, waiting
 from executions.models import Execution, State
 from executions.runner import follow
-from executions.runner.schedule import FEWEST_RUNS, learn_from_end
+from executions.runner.schedule import MIN_RUNS, learn_from_end
 from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import DELIVERIES
 from mcp_bridge.engine_webhooks import LARGEST_BODY, REFUSED
@@ -297,7 +297,7 @@ def test_a_report_that_comes_before_the_answer_to_the_start_makes_the_first_poll
     mcp_server: McpServer, engine: Tea, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B7: the run's id is not known yet, and so every start that is under way may be meant."""
-    for _ in range(FEWEST_RUNS):
+    for _ in range(MIN_RUNS):
         learn_from_end(make_ended(workflow, seconds=600), ended_at=None)
     execution = make_execution(workflow, state=State.PENDING)
     answered = engine.hold("POST")
