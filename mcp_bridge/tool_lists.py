@@ -35,7 +35,7 @@ from catalogue.exposure import (
     Workflows,
     confirmed_catalogue,
     current_catalogue,
-    expose,
+    ExposedToolset,
     fresh_catalogue,
     shown_by,
 )
@@ -528,7 +528,9 @@ def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCos
 
 
 def cost_of_proposal(toolset: Toolset, workflows: Workflows, catalogue: ExposedCatalogue) -> ToolsetCost:
-    portable = PortableView(expose(toolset, workflows)) if toolset.portable else None
+    proposed = ExposedToolset(toolset, workflows)
+    proposed.workflows = workflows
+    portable = PortableView(proposed) if toolset.portable else None
     return _weigh(workflows, catalogue, mode=toolset.mode, budget=toolset.token_budget, portable=portable)
 
 
