@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
@@ -546,6 +546,8 @@ class CatalogueCache:
 
     def forget(self) -> None:
         self._catalogue, self._confirmed_at = None, 0.0
+        _explain_all.cache_clear()
+        _members_of_toolsets.cache_clear()
 
 
 _cache = CatalogueCache()
@@ -562,13 +564,23 @@ async def present_catalogue() -> ExposedCatalogue:
 
 
 def explain_all() -> Mapping[int, Explanation]:
-    """By workflow key, in three queries."""
+    """By workflow key: one query, and three more after a new revision."""
+    return _explain_all(Revision.current())
+
+
+@lru_cache(maxsize=1)  # Each page of the admin's list of workflows counts them
+def _explain_all(revision: int) -> Mapping[int, Explanation]:
     chain = enabled_filters()
     return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
 
 
 def members_of_toolsets() -> Mapping[str, set[int]]:
-    """Workflow keys by slug, exposed or not; in five queries."""
+    """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
+    return _members_of_toolsets(Revision.current())
+
+
+@lru_cache(maxsize=1)
+def _members_of_toolsets(revision: int) -> Mapping[str, set[int]]:
     workflows, picked = list(_light_workflows()), _picked_workflows()
     choosers = {
         toolset.slug: _chooser(list(toolset.rules.all()), picked[toolset.pk])
