@@ -33,8 +33,8 @@ Outages = tuple[Outage, ...]
 
 
 def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds) -> Outages:
-    bars = catalogue.reservations.bars_of(bounds.person)
-    if not outages or (bounds.toolset is None and not bars):
+    exclusions = catalogue.reservations.exclusions_for(bounds.person)
+    if not outages or (bounds.toolset is None and not exclusions):
         return outages
     sources = {workflow.source.name for workflow in catalogue.seen_within(bounds).values()}
     return tuple(outage for outage in outages if outage.source in sources)

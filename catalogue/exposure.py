@@ -5,18 +5,16 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from copy import copy
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from django.db import DatabaseError, InterfaceError
-from django.db.models import Model
 from django.utils.text import capfirst
 from loguru import logger
 
@@ -40,7 +38,6 @@ from catalogue.watching import Watcher, Watchers
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
 NOTHING: Workflows = MappingProxyType({})
-Derived = TypeVar("Derived")
 Rule = TypeVar("Rule", bound=ChoosingRule)
 
 
@@ -119,16 +116,32 @@ def enabled_filters() -> FilterChain[WorkflowFilter]:
     return FilterChain(WorkflowFilter.objects.filter(enabled=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ExposedToolset:
+    """Its members are chosen at the first use: with many toolsets, few are used at each revision."""
+
     toolset: Toolset
-    workflows: Workflows
-    aliases: Mapping[str, str] = field(default_factory=dict)  # Portable names of tools that need one
-    chosen_by: Any = field(default=None, repr=False, compare=False)  # Its rules' values, and the picked keys
+    exposed: Workflows = field(repr=False)
+    picked: Collection[int] = field(default=(), repr=False)
+
+    @cached_property
+    def chooses(self) -> Callable[[AnyWorkflow], bool]:
+        return _chooser(list(self.toolset.rules.all()), self.picked)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        return _by_name(filter(self.chooses, self.exposed.values()))
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """Portable names of tools that need one."""
+        if not self.toolset.portable:
+            return {}
+        return alias_tools(self.workflows, limit=limit_for_tools(self.toolset.slug))
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class Exclusions:
     """What reservations exclude one person from. Persons with the same exclusions share views."""
 
     sources: frozenset[int] = frozenset()
@@ -138,16 +151,13 @@ class Bars:
         return bool(self.sources or self.toolsets)
 
 
-NO_BARS = Bars()
-MOST_REMEMBERED = 1_000  # Persons and views of one revision
+MAX_VIEWS = 1_000  # Of one revision
 
 
 @dataclass(frozen=True)
 class Reservations:
     sources: Mapping[int, Person] = field(default_factory=dict)  # Who may use it, by key
     toolsets: Mapping[str, Person] = field(default_factory=dict)  # By slug; disabled ones reserve, too
-    members: Mapping[str, frozenset[int]] = field(default_factory=dict)  # Workflow keys of these toolsets
-    _bars: dict[Person, Bars] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def _names(self) -> Person:
@@ -157,23 +167,13 @@ class Reservations:
         """Equal for persons with the same exclusions, so that they share cached results."""
         return None if person is None or not self._names else person & self._names
 
-    def bars_of(self, person: Person | None) -> Bars:
-        if person is None or not (self.sources or self.toolsets):
-            return NO_BARS
-        if (known := self._bars.get(person)) is None:
-            found = Bars(
-                frozenset(key for key, admitted in self.sources.items() if person.isdisjoint(admitted)),
-                frozenset(slug for slug, admitted in self.toolsets.items() if person.isdisjoint(admitted)),
-            )
-            known = _remember(self._bars, person, found or NO_BARS)
-        return known
-
-
-def _remember(memory: dict[Any, Derived], key: Any, value: Derived) -> Derived:
-    if len(memory) >= MOST_REMEMBERED:
-        memory.clear()
-    memory[key] = value
-    return value
+    def exclusions_for(self, person: Person | None) -> Exclusions:
+        if person is None:
+            return Exclusions()
+        return Exclusions(
+            frozenset(key for key, admitted in self.sources.items() if person.isdisjoint(admitted)),
+            frozenset(slug for slug, admitted in self.toolsets.items() if person.isdisjoint(admitted)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,32 +185,34 @@ class ExposedCatalogue:
     """By key, also those that filters hide."""
     features: Sequence[ServerFeature] = field(default=(), repr=False, compare=False)
     """Exposed prompts, resources and templates of MCP servers, sorted by what they are served as."""
-    filtered_by: Any = field(default=None, repr=False, compare=False)  # The values of the filters
-
     reservations: Reservations = field(default_factory=Reservations, repr=False, compare=False)
-    _views: dict[tuple[str | None, Bars], Workflows] = field(default_factory=dict, repr=False, compare=False)
-    _feature_views: dict[tuple[str | None, Bars], Sequence[ServerFeature]] = field(
+    reserved: Mapping[str, ExposedToolset] = field(default_factory=dict, repr=False, compare=False)
+    """Reserved toolsets by slug, also disabled ones."""
+    _views: dict[tuple[str | None, Exclusions], Workflows] = field(
         default_factory=dict, repr=False, compare=False
     )
 
     def seen_within(self, bounds: Bounds) -> Workflows:
         """What a caller sees and runs. Empty for a toolset that is unknown, or reserved for others."""
-        return self.seen_despite(self.reservations.bars_of(bounds.person), bounds.toolset)
+        return self.visible_workflows(self.reservations.exclusions_for(bounds.person), bounds.toolset)
 
-    def seen_despite(self, bars: Bars, slug: str | None) -> Workflows:
-        if slug is not None and (slug not in self.toolsets or slug in bars.toolsets):
+    def visible_workflows(self, exclusions: Exclusions, slug: str | None) -> Workflows:
+        if slug is not None and (slug not in self.toolsets or slug in exclusions.toolsets):
             return NOTHING
         whole = self.workflows if slug is None else self.toolsets[slug].workflows
-        if bars is NO_BARS:
+        if not exclusions:
             return whole
-        if (known := self._views.get((slug, bars))) is None:
-            hidden = self._hidden_by(bars) if slug is None else frozenset[int]()
-            view = {
-                name: workflow
-                for name, workflow in whole.items()
-                if workflow.source_id not in bars.sources and workflow.pk not in hidden
-            }
-            known = _remember(self._views, (slug, bars), MappingProxyType(view))
+        if (known := self._views.get((slug, exclusions))) is None:
+            seen = (one for one in whole.values() if one.source_id not in exclusions.sources)
+            if slug is None:
+                # Workflows of toolsets that are all reserved for others are hidden outside of them, too.
+                every = {**self.reserved, **self.toolsets}
+                others = [entry for slug, entry in every.items() if slug not in exclusions.toolsets]
+                barred = [every[slug] for slug in exclusions.toolsets]
+                seen = (one for one in seen if not _is_in(barred, one) or _is_in(others, one))
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
+            known = self._views[slug, exclusions] = _by_name(seen)
         return known
 
     def features_within(self, bounds: Bounds) -> Sequence[ServerFeature]:
@@ -218,33 +220,32 @@ class ExposedCatalogue:
         without workflows."""
         if not self.features:
             return ()
-        key = (bounds.toolset, bars := self.reservations.bars_of(bounds.person))
-        if (known := self._feature_views.get(key)) is None:
-            sources = {workflow.source_id for workflow in self.seen_within(bounds).values()}
-            if bounds.toolset is None:
-                with_workflows = {workflow.source_id for workflow in self.runnable.values()}
-                sources |= {feature.source_id for feature in self.features} - with_workflows - bars.sources
-            seen = tuple(feature for feature in self.features if feature.source_id in sources)
-            known = _remember(self._feature_views, key, seen)
-        return known
+        sources = {workflow.source_id for workflow in self.seen_within(bounds).values()}
+        if bounds.toolset is None:
+            with_workflows = {workflow.source_id for workflow in self.runnable.values()}
+            excluded = self.reservations.exclusions_for(bounds.person).sources
+            sources |= {feature.source_id for feature in self.features} - with_workflows - excluded
+        return tuple(feature for feature in self.features if feature.source_id in sources)
 
     def toolset_within(self, bounds: Bounds) -> ExposedToolset | None:
         """None without a toolset, and for a toolset that is unknown or reserved for others."""
-        slug, bars = bounds.toolset, self.reservations.bars_of(bounds.person)
-        if slug is None or slug not in self.toolsets or slug in bars.toolsets:
+        slug, exclusions = bounds.toolset, self.reservations.exclusions_for(bounds.person)
+        if slug is None or slug not in self.toolsets or slug in exclusions.toolsets:
             return None
         entry = self.toolsets[slug]
-        return replace(entry, workflows=self.seen_despite(bars, slug)) if bars else entry
+        if not exclusions:
+            return entry
+        seen = ExposedToolset(entry.toolset, entry.exposed, entry.picked)
+        seen.aliases, seen.workflows = entry.aliases, self.visible_workflows(exclusions, slug)
+        return seen
 
-    def _hidden_by(self, bars: Bars) -> Set[int]:
-        """Keys of the workflows of toolsets that are all reserved for others: outside of them, too."""
-        reserved = self.reservations.members
-        hidden = {key for slug in bars.toolsets for key in reserved.get(slug, ())}
-        for slug in reserved.keys() - bars.toolsets:
-            hidden -= reserved[slug]
-        for slug in self.toolsets.keys() - reserved.keys():
-            hidden -= {workflow.pk for workflow in self.toolsets[slug].workflows.values()}
-        return hidden
+
+def _by_name(workflows: Iterable[Workflow]) -> Workflows:
+    return MappingProxyType({workflow.tool_name: workflow for workflow in workflows})
+
+
+def _is_in(toolsets: Iterable[ExposedToolset], workflow: Workflow) -> bool:
+    return any(entry.chooses(workflow) for entry in toolsets)
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
@@ -295,56 +296,35 @@ class Placement:
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
     """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
     workflow is a new object if and only if its row or its source's has changed."""
-    known = ExposedCatalogue(0, NOTHING) if known is None else known
     # The revision first: rows that change during the read belong to a later one, which is noticed.
     revision = Revision.current()
-    filters = list(WorkflowFilter.objects.filter(enabled=True))
-    runnable, filtered_by = _read_runnable(known.runnable), _values_of(filters)
-    judged = known.runnable if filtered_by == known.filtered_by else {}
-    chain = FilterChain(filters)
+    runnable, chain = _read_runnable({} if known is None else known.runnable), enabled_filters()
     # Not sorted by the database, because its order depends on the locale and cursors compare names.
-    shown = {
-        workflow.tool_name: workflow
-        for workflow in sorted(runnable.values(), key=attrgetter("tool_name"))
-        if (
-            workflow.tool_name in known.workflows
-            if judged.get(workflow.pk) is workflow
-            else chain.lets_through(workflow)
-        )
-    }
-    new = {name: workflow for name, workflow in shown.items() if known.workflows.get(name) is not workflow}
-    gone = known.workflows.keys() - shown.keys()
+    in_order = sorted(runnable.values(), key=attrgetter("tool_name"))
+    shown = _by_name(filter(chain.lets_through, in_order))
     picked = _picked_workflows()
-    toolsets = list(Toolset.objects.exclude(enabled=False, reserved_for=[]).prefetch_related("rules"))
-    divided = {}
-    for toolset in (one for one in toolsets if one.enabled):
-        chosen_by = (_values_of(toolset.rules.all()), picked[toolset.pk])
-        before = known.toolsets.get(toolset.slug)
-        is_same = before is not None and before.chosen_by == chosen_by
-        members = choose_for(toolset, (new if is_same else shown).values(), picked[toolset.pk])
-        if before is not None and is_same:
-            members = _follow(before.workflows, without=gone | new.keys(), chosen=members)
-        divided[toolset.slug] = replace(expose(toolset, members), chosen_by=chosen_by)
-    reserved = {toolset.slug: toolset for toolset in toolsets if toolset.reserved_for}
-    approving = [entry for entry in divided.values() if entry.toolset.approval_required]
-    for name, workflow in shown.items():
+    toolsets = [
+        ExposedToolset(toolset, shown, picked[toolset.pk])
+        for toolset in Toolset.objects.exclude(enabled=False, reserved_for=[]).prefetch_related("rules")
+    ]
+    approving = [one for one in toolsets if one.toolset.enabled and one.toolset.approval_required]
+    for workflow in shown.values():
         # On the workflows themselves, so that a call finds out without a query or a search.
-        workflow.approving_toolsets = tuple(entry.toolset for entry in approving if name in entry.workflows)
+        workflow.approving_toolsets = tuple(one.toolset for one in approving if one.chooses(workflow))
     features = _read_features(runnable.values())
+    sources = {row.source for row in runnable.values()} | {feature.source for feature in features}
+    reserved = {one.toolset.slug: one for one in toolsets if one.toolset.reserved_for}
     return ExposedCatalogue(
         revision,
-        MappingProxyType(shown),
-        MappingProxyType(divided),
+        shown,
+        MappingProxyType({one.toolset.slug: one for one in toolsets if one.toolset.enabled}),
         runnable,
         features,
-        filtered_by,
-        _find_reservations(
-            {row.source for row in runnable.values()} | {feature.source for feature in features},
-            reserved,
-            divided,
-            shown,
-            picked,
+        Reservations(
+            sources={source.pk: source.admitted for source in sources if source.reserved_for},
+            toolsets={slug: one.toolset.admitted for slug, one in reserved.items()},
         ),
+        reserved,
     )
 
 
@@ -361,53 +341,25 @@ def _read_features(runnable: Iterable[Workflow]) -> list[ServerFeature]:
     return sorted(features, key=attrgetter("served_as"))
 
 
-def _find_reservations(
-    sources: Iterable[Source],
-    reserved: Mapping[str, Toolset],
-    divided: Mapping[str, ExposedToolset],
-    shown: Workflows,
-    picked: Mapping[int, set[int]],
-) -> Reservations:
-    members = {
-        slug: divided[slug].workflows
-        if slug in divided
-        else choose_for(toolset, shown.values(), picked.get(toolset.pk, ()))
-        for slug, toolset in reserved.items()
-    }
-    return Reservations(
-        sources={source.pk: source.admitted for source in sources if source.reserved_for},
-        toolsets={slug: toolset.admitted for slug, toolset in reserved.items()},
-        members={slug: frozenset(one.pk for one in found.values()) for slug, found in members.items()},
-    )
-
-
-def _values_of(rows: Iterable[Model]) -> list[list[Any]]:
-    return [[getattr(row, field.attname) for field in row._meta.concrete_fields] for row in rows]
-
-
-def _follow(before: Workflows, *, without: Set[str], chosen: Workflows) -> Workflows:
-    if not chosen and not without & before.keys():
-        return before
-    kept = {name: workflow for name, workflow in before.items() if name not in without}
-    return MappingProxyType(dict(sorted({**kept, **chosen}.items())))
-
-
 FEW = 500  # Rows to read by their keys; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
+    sources = _sources_of_now({row.source_id: row.source for row in known.values()})
     rows = Workflow.objects.runnable().order_by()
     versions = dict(rows.values_list("pk", "row_version")) if known else {}
-    kept = [row for key, row in known.items() if versions.get(key) == row.row_version]
-    changed = versions.keys() - {row.pk for row in kept}
+    current = {
+        key: row
+        for key, row in known.items()
+        if versions.get(key) == row.row_version and row.source is sources.get(row.source_id)
+    }
+    changed = versions.keys() - current.keys()
     if not known or len(changed) > FEW:
-        kept, read = [], list(rows)
+        current, changed = {}, set()
     else:
-        read = list(rows.filter(pk__in=changed)) if changed else []
-    sources = _sources_of_now({row.source_id: row.source for row in kept})
-    current = {}
-    for row in [*read, *(copy(row) if row.source is not sources.get(row.source_id) else row for row in kept)]:
-        # A source may have been added or deleted since the rows were read.
+        rows = rows.filter(pk__in=changed)
+    for row in rows:
+        # A source may have been added or deleted since the sources were read.
         if (source := sources.get(row.source_id)) is not None:
             row.source = source
             current[row.pk] = row
@@ -426,23 +378,11 @@ def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
     return sources
 
 
-def expose(toolset: Toolset, workflows: Workflows) -> ExposedToolset:
-    if not toolset.portable:
-        return ExposedToolset(toolset, workflows)
-    aliases = alias_tools(workflows, limit=limit_for_tools(toolset.slug))
-    return ExposedToolset(toolset, workflows, MappingProxyType(aliases))
-
-
-def choose_for(toolset: Toolset, exposed: Iterable[Workflow], picked: Collection[int]) -> Workflows:
-    return choose(exposed, rules=list(toolset.rules.all()), picked=picked)
-
-
 def choose(
     exposed: Iterable[Workflow], *, rules: Collection[ToolsetRule], picked: Collection[int]
 ) -> Workflows:
     """The workflows that the rules include or that are picked; without rules only the picked ones."""
-    chooses = _chooser(rules, picked)
-    return MappingProxyType({workflow.tool_name: workflow for workflow in exposed if chooses(workflow)})
+    return _by_name(filter(_chooser(rules, picked), exposed))
 
 
 def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[AnyWorkflow], bool]:
@@ -456,7 +396,7 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
     if (entry := catalogue.toolsets.get(toolset.slug)) is not None:
         return entry.workflows
     picked = {workflow.pk for workflow in toolset.picked.all()}
-    return choose_for(toolset, catalogue.workflows.values(), picked)
+    return ExposedToolset(toolset, catalogue.workflows, picked).workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +411,7 @@ def memberships_of(workflow: Workflow) -> list[Membership]:
     return [
         Membership(toolset, toolset.pk in picking)
         for toolset in Toolset.objects.prefetch_related("rules")
-        if choose_for(toolset, [workflow], {workflow.pk} if toolset.pk in picking else ())
+        if toolset.pk in picking or _chooser(list(toolset.rules.all()), ())(workflow)
     ]
 
 
@@ -575,24 +515,11 @@ def effect_of_replacing(
     )
 
 
-class _Remembered:
+class CatalogueCache:
     def __init__(self) -> None:
         self._reading = SharedReading()
         self._catalogue: ExposedCatalogue | None = None
         self._confirmed_at = 0.0
-        self._derived: dict[Callable[[], Any], tuple[int, Any]] = {}
-
-    def once_per_revision(self, derive: Callable[[], Derived]) -> Callable[[], Derived]:
-        @wraps(derive)
-        def at_present() -> Derived:
-            revision = Revision.current()
-            known = self._derived.get(derive)
-            if known is None or known[0] != revision:
-                self._derived[derive] = known = (revision, derive())
-            derived: Derived = known[1]
-            return derived
-
-        return at_present
 
     def fresh(self) -> ExposedCatalogue | None:
         """Does not use the database; None if it must be queried."""
@@ -619,14 +546,15 @@ class _Remembered:
 
     def forget(self) -> None:
         self._catalogue, self._confirmed_at = None, 0.0
-        self._derived = {}
+        _explain_all.cache_clear()
+        _members_of_toolsets.cache_clear()
 
 
-_remembered = _Remembered()
-fresh_catalogue = _remembered.fresh
-current_catalogue = _remembered.current
-confirmed_catalogue = _remembered.confirmed
-forget_catalogue = _remembered.forget
+_cache = CatalogueCache()
+fresh_catalogue = _cache.fresh
+current_catalogue = _cache.current
+confirmed_catalogue = _cache.confirmed
+forget_catalogue = _cache.forget
 
 
 async def present_catalogue() -> ExposedCatalogue:
@@ -635,16 +563,24 @@ async def present_catalogue() -> ExposedCatalogue:
     return await run_in_database(current_catalogue) if known is None else known
 
 
-@_remembered.once_per_revision
 def explain_all() -> Mapping[int, Explanation]:
     """By workflow key: one query, and three more after a new revision."""
+    return _explain_all(Revision.current())
+
+
+@lru_cache(maxsize=1)  # Each page of the admin's list of workflows counts them
+def _explain_all(revision: int) -> Mapping[int, Explanation]:
     chain = enabled_filters()
     return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
 
 
-@_remembered.once_per_revision
 def members_of_toolsets() -> Mapping[str, set[int]]:
     """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
+    return _members_of_toolsets(Revision.current())
+
+
+@lru_cache(maxsize=1)
+def _members_of_toolsets(revision: int) -> Mapping[str, set[int]]:
     workflows, picked = list(_light_workflows()), _picked_workflows()
     choosers = {
         toolset.slug: _chooser(list(toolset.rules.all()), picked[toolset.pk])

@@ -2,18 +2,13 @@
 inner parts, and with the deepest parts closed, as far as needed; `get_workflow_info` opens a part. What the
 whole schema accepts, the reduced one accepts. Arguments are checked with the whole one."""
 
-import json
 import re
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from itertools import count
-from threading import Lock
 from typing import Any
 from urllib.parse import unquote
-
-from cachetools import LRUCache, cached
 
 from catalogue.naming import listed
 from catalogue.schema_limits import (
@@ -61,19 +56,12 @@ class _TooLarge(Exception):
 def serve_reduced(schema: Schema, *, within: str = "") -> Schema:
     """What `serve_schema` returns, reduced if that is too large. `within`: where pointers to it begin."""
     text = write_json(schema)
-    # Served, it has at most a few times as many characters.
-    served = (
-        serve_schema(schema) if len(text) <= MAX_SERVED // 4 else json.loads(_served(schema, text, within))
-    )
-    return as_object(served)
-
-
-@cached(LRUCache(1_000), lambda _, text, within: sha256(f"{within} {text}".encode()).digest(), Lock())
-def _served(schema: Schema, text: str, within: str) -> str:
-    """As JSON."""
-    if len(text) <= MAX_SERVED and len(whole := write_json(serve_schema(schema))) <= MAX_SERVED:
-        return whole
-    return write_json(_reduced(schema, text, "", within))
+    if len(text) <= MAX_SERVED:
+        served = serve_schema(schema)
+        # Served, it has at most a few times as many characters.
+        if len(text) <= MAX_SERVED // 4 or len(write_json(served)) <= MAX_SERVED:
+            return served
+    return _reduced(schema, text, "", within)
 
 
 def open_part(schema: Schema, part: str, *, within: str = "") -> Schema:

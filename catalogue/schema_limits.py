@@ -106,10 +106,6 @@ def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> Deman
     return Demand(expansion.size_of(schema), len(expansion.recursive))
 
 
-def _is_literal(key: str, *, named: bool) -> bool:
-    return key in LITERALS and not named
-
-
 @dataclass(slots=True)
 class _Reader:
     nodes: int = 0
@@ -127,7 +123,7 @@ class _Reader:
                 self.has_headers = True
         self._enter(value, depth, literal=literal)
         for key, item in value.items():
-            is_literal = literal or _is_literal(key, named=named)
+            is_literal = literal or (key in LITERALS and not named)
             if isinstance(item, dict):
                 is_named = key in NAMED and not named
                 self.read_object(item, depth=depth + 1, named=is_named, literal=is_literal)
@@ -241,7 +237,7 @@ def subschemas(schema: Any) -> list[Schema]:
             waiting += [
                 (item, key in NAMED and not named)
                 for key, item in reversed(value.items())
-                if isinstance(item, dict | list) and not _is_literal(key, named=named)
+                if isinstance(item, dict | list) and (named or key not in LITERALS)
             ]
     return found
 

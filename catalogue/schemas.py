@@ -213,7 +213,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
     clients and models write null for members that they omit, at any depth; others write objects and arrays
     as JSON text, which is read where the schema allows no text."""
     problems = find_argument_problems(schema, arguments)
-    if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH:
+    if not problems or _depth_of(arguments) > MAX_ARGUMENT_DEPTH:
         return CheckedArguments(arguments, problems)
     try:
         meant = _Meant(_compiled(write_json(schema)), arguments).read()
@@ -259,7 +259,7 @@ class _Compiled:
     def check(self, arguments: Any) -> _Errors:
         """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
         it returns the first, so their number is estimated beforehand."""
-        if _extent(arguments)[1] > MAX_ARGUMENT_DEPTH:
+        if _depth_of(arguments) > MAX_ARGUMENT_DEPTH:
             raise TooDeep
         Searches.begin()
         if self.validator.is_valid(arguments):
@@ -272,15 +272,12 @@ class _Compiled:
         schema = json.loads(self.text)
         if count_visits(schema, arguments, most=AFFORDABLE) <= AFFORDABLE:
             return _Errors(list(self.validator.iter_errors(arguments)))
-        is_bounded = measure_demand(schema).recursive < 2
-        return _Errors(self._first_error(arguments) if is_bounded else [], are_all=False)
-
-    def _first_error(self, arguments: Any) -> list[jsonschema_rs.ValidationError]:
         try:
-            self.validator.validate(arguments)
+            if measure_demand(schema).recursive < 2:
+                self.validator.validate(arguments)
         except jsonschema_rs.ValidationError as error:
-            return [error]
-        return []
+            return _Errors([error], are_all=False)
+        return _Errors([], are_all=False)
 
 
 class _Meant:
@@ -365,23 +362,18 @@ def _follow(value: Any, path: Iterable[str | int]) -> Any:
     return value
 
 
-def _extent(arguments: Any) -> tuple[int, int]:
-    """The number of values and their depth, counted up to the limit."""
-    parts, depth, level = 0, 0, [arguments]
+def _depth_of(arguments: Any) -> int:
+    """Counted up to the limit."""
+    depth, level = 0, [arguments]
     while level and depth <= MAX_ARGUMENT_DEPTH:
-        parts, depth = parts + len(level), depth + 1
-        level = _below(level)
-    return parts, depth
-
-
-def _below(level: list[Any]) -> list[Any]:
-    below: list[Any] = []
-    for value in level:
-        if isinstance(value, dict):
-            below.extend(value.values())
-        elif isinstance(value, list):
-            below.extend(value)
-    return below
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below.extend(value.values())
+            elif isinstance(value, list):
+                below.extend(value)
+        depth, level = depth + 1, below
+    return depth
 
 
 @cached(LRUCache(MAX_COMPILED, getsizeof=lambda compiled: len(compiled.text)), lock=Lock())

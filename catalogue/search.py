@@ -122,7 +122,7 @@ SMALL_WORDS = frozenset({  # English function words, and verbs of requests; tool
 def search_workflows(catalogue: ExposedCatalogue, query: str, bounds: Bounds = UNBOUNDED) -> list[str]:
     """Tool names that match the query within the bounds, the best first. Words may be in any order; unknown
     ones are ignored. There are no operators."""
-    with _remembered.index_of(catalogue) as index:
+    with _cache.index_of(catalogue) as index:
         return index.search(query, among=catalogue.seen_within(bounds))
 
 
@@ -132,7 +132,7 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
     none is required."""
     said = QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
     words = _split_once(" ".join(word for word in _without_small(said) if not OF_VALUES.search(word)))
-    with _remembered.index_of(catalogue) as index:
+    with _cache.index_of(catalogue) as index:
         return index.rank(words, among=names)
 
 
@@ -292,7 +292,7 @@ def _count_words(workflow: Workflow) -> Counter[str]:
     return counts
 
 
-class _Remembered:
+class SearchIndexCache:
     """The index of the catalogue that was searched last, built on first use and then kept up to date."""
 
     def __init__(self) -> None:
@@ -310,7 +310,7 @@ class _Remembered:
             yield self._index
 
 
-_remembered = _Remembered()
+_cache = SearchIndexCache()
 MOST_KNOWN = 50
 
 

@@ -130,18 +130,9 @@ def spell_out(served: dict[str, Any]) -> dict[str, Any]:
     return served
 
 
-def _copied(value: Any) -> Any:
-    """For JSON values only, in a fifth of the time of `copy.deepcopy`."""
-    if isinstance(value, dict):
-        return {
-            key: _copied(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()
-        }
-    return [_copied(inner) if isinstance(inner, dict | list) else inner for inner in value]
-
-
 def _spell_out(node: dict[str, Any]) -> None:
     for keyword in SINGLE:
-        if isinstance(node.get(keyword), bool):
+        if keyword in node:
             node[keyword] = _spelled_out(node[keyword])
     for keyword in SEVERAL:
         if isinstance(parts := node.get(keyword), list):
@@ -158,6 +149,19 @@ def _say_pattern(node: dict[str, Any]) -> None:
         said = node.get("description")
         addition = f"Must match the regular expression {pattern}"
         node["description"] = f"{said} {addition}" if isinstance(said, str) and said else addition
+
+
+def _spelled_out(schema: Any) -> Any:
+    return dict(TRUE if schema else FALSE) if isinstance(schema, bool) else schema
+
+
+def _copied(value: Any) -> Any:
+    """For JSON values only, in a fifth of the time of `copy.deepcopy`."""
+    if isinstance(value, dict):
+        return {
+            key: _copied(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()
+        }
+    return [_copied(inner) if isinstance(inner, dict | list) else inner for inner in value]
 
 
 def members_of_parts(schema: dict[str, Any]) -> dict[str, Any]:
@@ -180,12 +184,6 @@ def _named_by_parts(place: Place, seen: set[int]) -> Iterator[tuple[str, Any]]:
             properties = part.schema.get("properties")
             yield from properties.items() if isinstance(properties, dict) else ()
             yield from _named_by_parts(part, seen)
-
-
-def _spelled_out(schema: Any) -> Any:
-    if isinstance(schema, bool):
-        return dict(TRUE if schema else FALSE)
-    return schema
 
 
 @dataclass(frozen=True, slots=True)

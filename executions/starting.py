@@ -269,7 +269,7 @@ def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
     person, source = caller.person, workflow.source
     if person is not None and source.reserved_for and person.isdisjoint(source.admitted):
         return True
-    barred = current_catalogue().reservations.bars_of(person).toolsets
+    barred = current_catalogue().reservations.exclusions_for(person).toolsets
     if not barred:
         return False
     toolsets = [membership.toolset for membership in memberships_of(workflow)]

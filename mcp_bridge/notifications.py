@@ -29,7 +29,7 @@ from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task_to
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
+from mcp_bridge.tool_lists import ToolLists, View
 from telemetry.traces import begin_apart
 
 SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
@@ -48,7 +48,7 @@ STATE, *RESULTS = resources.EXECUTION_RESOURCES
 Found = tuple[resources.ResourceKind, resources.Reading]
 Seen = tuple[View, subscriptions.ServerEvent]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
-SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # After this, every process serves the new lists
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + 0.1  # After this, every process serves the new lists
 MOST_STREAMS = 20  # Per caller and process
 LOOK_SECONDS = 0.5  # Interval between checks whether the process or a token has ended: one query for all
 MOST_TASKS = 100
@@ -188,7 +188,7 @@ class ListSnapshots:
                 return self._tool_lists.current(view).what_shows()
             case subscriptions.PromptsListChanged():
                 offered = offered_prompts(catalogue, access.bounds, scopes=access.scopes)
-                return list_prompts(offered.values(), catalogue)
+                return list_prompts(offered.values())
             case subscriptions.ResourcesListChanged():
                 return resources.what_shows(catalogue, access.bounds, scopes=access.scopes)
             case subscriptions.ResourceUpdated():

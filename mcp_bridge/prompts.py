@@ -71,14 +71,12 @@ def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
     return workflow
 
 
-def list_prompts(
-    prompts: Iterable[Workflow | ServerFeature], catalogue: ExposedCatalogue
-) -> list[types.Prompt]:
+def list_prompts(prompts: Iterable[Workflow | ServerFeature]) -> list[types.Prompt]:
     """Without those with invalid rows."""
     listed: list[types.Prompt] = []
     for one in prompts:
         if isinstance(one, Workflow):
-            listed += (prompt for _, prompt in make_of_each(workflow_prompt, [one], catalogue))
+            listed += (prompt for _, prompt in make_of_each(workflow_prompt, [one]))
         else:
             listed.append(upstream.feature_prompt(one))
     return listed
@@ -118,9 +116,7 @@ def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     names = list(offered)
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE.page_size)
     page = [offered[name] for name in names[begin:end]]
-    return types.ListPromptsResult(
-        prompts=list_prompts(page, catalogue), next_cursor=following, ttl_ms=list_ttl_ms()
-    )
+    return types.ListPromptsResult(prompts=list_prompts(page), next_cursor=following, ttl_ms=list_ttl_ms())
 
 
 async def _get(

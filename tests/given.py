@@ -39,7 +39,6 @@ from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
-from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
 from telemetry import traces
 from telemetry.sampling import AtMost
 from tests.audit.opened import opened_audit
@@ -76,8 +75,6 @@ def _forget() -> None:
     # Not read again: tests count queries, and many of them have no database.
     keep_settings({}, seconds=math.inf)
     forget_outages()
-    forget_tool_lists()
-    forget_costs()
     forget_bearers()
     forget_uses()
     forget_rates()

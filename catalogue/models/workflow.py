@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import translate
+from functools import cached_property
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -344,6 +345,9 @@ class Workflow(Exposing):
     )
 
     # Not stored.
+    derived: cached_property[dict[Any, Any]] = cached_property(lambda _: {})
+    """What is made of this version of the row, such as its tool's JSON; the exposed catalogue replaces the
+    object when the row or its source's settings change."""
     approving_toolsets: tuple[Any, ...] = ()  # Those that show it and require approval; of exposed ones
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()

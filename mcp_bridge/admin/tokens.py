@@ -406,7 +406,7 @@ def _describe_withheld(token: AccessToken) -> str:
     user, sentences = token.owner or token.created_by, []
     if scopes := [scope for scope in token.scopes if scope not in token.granted]:
         sentences.append(f"{user} lacks the permissions of {', '.join(scopes)}.")
-    barred = current_catalogue().reservations.bars_of(token.caller.person).toolsets
+    barred = current_catalogue().reservations.exclusions_for(token.caller.person).toolsets
     if token.toolset is not None and token.toolset.slug in barred:
         sentences.append(f"The toolset {token.toolset.slug} is reserved for others than {user}.")
     return " ".join(sentences)

@@ -229,7 +229,7 @@ class ToolsetAdmin(ButtonsMixin):
         ordered = sorted(rules, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
         shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
         before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
-        cost = tool_lists.cost_of_proposal(form.instance, shown, catalogue)
+        cost = tool_lists.cost_of_proposal(form.instance, shown)
         problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
         context = {
             "groups": [

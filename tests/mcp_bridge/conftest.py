@@ -24,7 +24,7 @@ from executions import advancing, change_feed
 from executions.models import Execution
 from executions.runner import follow, start
 from executions.runner.engine_calls import capabilities_of
-from mcp_bridge import notifications, tool_lists
+from mcp_bridge import notifications
 from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
@@ -101,7 +101,6 @@ def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (exposure, "LOOK_SECONDS"),
         (exposure, "MAX_AGE_SECONDS"),
-        (tool_lists, "STALE_SECONDS"),
         (notifications, "SETTLING_SECONDS"),
         (notifications, "LOOK_SECONDS"),
         (change_feed, "LOOK_SECONDS"),

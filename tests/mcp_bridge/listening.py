@@ -116,7 +116,7 @@ async def noticed() -> None:
     """Return once the process that serves here has taken notice of the present revision."""
 
     def is_known() -> bool:
-        known = exposure._remembered._catalogue
+        known = exposure._cache._catalogue
         return known is not None and known.revision == Revision.current()
 
     await until(is_known, "the present revision is noticed")

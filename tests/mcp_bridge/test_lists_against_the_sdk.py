@@ -23,7 +23,7 @@ from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Workflow
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import forget_tool_lists, visible_tools
+from mcp_bridge.tool_lists import visible_tools
 from tests import plain_http
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.conftest import McpServer
@@ -203,7 +203,6 @@ def expose(catalogue: dict[str, dict[str, Any]], source: Source) -> None:
         fields = {name: _without_nul(value) for name, value in fields.items()}
         make_workflow(source, tool_name=tool_name, upstream_id=tool_name, **fields)
     forget_catalogue()
-    forget_tool_lists()
 
 
 def _without_nul(value: Any) -> Any:
@@ -322,7 +321,7 @@ def test_an_odd_request_gets_the_sdks_own_answer(
     )
     for name, version in itertools.product(ODD_REQUESTS, ONE_OF_EACH_ERA):
         with subtests.test(f"{name} ({version})"):
-            forget_tool_lists()
+            forget_catalogue()
             message, headers = ODD_REQUESTS[name](version)
             for _ in range(2):
                 ours, theirs = both.answers(message, headers)

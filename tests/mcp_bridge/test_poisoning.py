@@ -11,7 +11,6 @@ from catalogue.discovery import refresh_source
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from executions.refusals import HELD_CHANGE
-from mcp_bridge.tool_lists import forget_tool_lists
 from tests.admin.pages import list_url, run_action, text_of
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition
@@ -38,7 +37,6 @@ def engine() -> Iterator[Engine]:
 def served(server: McpServer, token: str) -> bytes:
     """The tools as they go over the wire, once every process could know of a change."""
     forget_catalogue()
-    forget_tool_lists()
     body, headers = modern("tools/list")
     return server.post(body, token=token, headers=headers).content
 

@@ -17,7 +17,7 @@ from catalogue.history import command
 from catalogue.models import Review, Workflow
 from catalogue.review import accept_offers, keep_accepted, offers_of
 from mcp_bridge.prompts import workflow_prompt
-from mcp_bridge.tool_lists import forget_tool_lists, workflow_tool
+from mcp_bridge.tool_lists import workflow_tool
 from tests.catalogue.engine import Engine
 from tests.factories import make_source
 from tests.mcp_bridge.conftest import McpServer
@@ -307,7 +307,6 @@ class Desk:
 def said_over_the_wire(server: McpServer, token: str, names: list[str]) -> str:
     """By every door of the MCP server that describes workflows."""
     forget_catalogue()
-    forget_tool_lists()
 
     def ask(method: str, **params: Any) -> str:
         body, headers = modern(method, **params)

@@ -14,7 +14,7 @@ from catalogue.models import Source, Toolset, Workflow
 from executions.models import Execution
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
-from mcp_bridge.tool_lists import ToolsetCost, cost_of_toolset, forget_tool_lists
+from mcp_bridge.tool_lists import ToolsetCost, cost_of_toolset
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
@@ -30,7 +30,6 @@ def bound_token(toolset: Toolset, *scopes: Scope) -> str:
 def notice_changes() -> None:
     """As after the second that a process may go on with what it knows."""
     forget_catalogue()
-    forget_tool_lists()
 
 
 def make_workflows_named(*names: str) -> dict[str, Workflow]:
