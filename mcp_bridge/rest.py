@@ -16,11 +16,10 @@ from rest_framework.response import Response
 
 from catalogue.access import Scope
 from catalogue.configuration import TOOLSET
-from catalogue.curation import UnknownWorkflows, write_toolset
+from catalogue.curation import CHANGEABLE, UnknownWorkflows, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields, write_fields
 from catalogue.models import Toolset, Workflow
-from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.base import RESERVED_FOR
@@ -42,21 +41,10 @@ from mcp_bridge.tokens import (
 )
 from mcp_bridge.tool_lists import cost_of_toolset
 
-LONGEST_DESCRIPTION = 20_000
-HIGHEST_BUDGET = 1_000_000_000
-MOST_RULES = 200
-MOST_PICKED = 10_000
-
-
-def inline_wait_field(**options: Any) -> serializers.IntegerField:
-    return serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=LONGEST_INLINE_WAIT,
-        help_text="Seconds that a call of its clients waits before it returns a handle. Choose less than the "
-        "clients' own timeout. If null, the product's default applies.",
-        **options,
-    )
+MAX_DESCRIPTION = 20_000
+MAX_BUDGET = 1_000_000_000
+MAX_RULES = 200
+MAX_PICKED = 10_000
 
 
 class ListCostSerializer(serializers.Serializer[Any]):
@@ -133,48 +121,29 @@ class ToolsetDetailSerializer(ToolsetSerializer):
         return find_refused(toolset, self.context["catalogue"])
 
 
-class ToolsetChangeSerializer(base.StrictSerializer):
+class ToolsetChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[Toolset]):
     """The fields of a toolset that can change; `picked` and `rules` are each replaced as a whole."""
 
-    described_by = Toolset
-
-    slug = serializers.CharField(
-        max_length=64, help_text="The last part of its address. Changing it breaks the clients that use it."
-    )
-    title = serializers.CharField(max_length=255, allow_blank=True, help_text="Human-readable name.")
-    description = serializers.CharField(
-        max_length=LONGEST_DESCRIPTION,
-        allow_blank=True,
-        help_text="What the toolset is for. Agents see this text.",
-    )
-    enabled = serializers.BooleanField(help_text="If false, its address responds as if it did not exist.")
-    mode = serializers.ChoiceField(choices=Toolset.Mode.choices)
-    portable = serializers.BooleanField(help_text="Rewrite tools so that every model provider accepts them.")
-    token_budget = serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=HIGHEST_BUDGET,
-        help_text="Number of tokens above which its list of tools causes a warning. If null, there is no "
-        "budget.",
-    )
-    inline_wait_seconds = inline_wait_field()
     reserved_for = base.ReservedForField()
-    calls_per_minute = base.rate_field(
-        "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own."
-    )
-    calls_at_once = base.at_once_field()
-    approval_required = serializers.BooleanField()
-    approvers_needed = base.approvers_field()
     picked = serializers.ListField(
         child=serializers.CharField(max_length=64),
-        max_length=MOST_PICKED,
+        max_length=MAX_PICKED,
         help_text="Tool names of workflows that are always in it, as long as they are exposed.",
     )
     rules = serializers.ListField(
         child=RuleSerializer(),
-        max_length=MOST_RULES,
+        max_length=MAX_RULES,
         help_text="Which other exposed workflows it contains. The first rule that matches decides.",
     )
+
+    class Meta:
+        model = Toolset
+        fields = (*CHANGEABLE, "picked", "rules")
+        extra_kwargs = {
+            "slug": {"validators": []},  # Those of the row, which also tell which slug is taken
+            "description": {"max_length": MAX_DESCRIPTION},
+            "token_budget": {"max_value": MAX_BUDGET},
+        }
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
@@ -186,8 +155,6 @@ class ToolsetChangeSerializer(base.StrictSerializer):
 
 class NewToolsetSerializer(ToolsetChangeSerializer):
     """A toolset; without `picked` and `rules` it is empty."""
-
-    slug = serializers.CharField(max_length=64, help_text="The last part of its address.")
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
@@ -318,12 +285,17 @@ class TokenUseSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="When the client was last seen, accurate to the minute.")
 
 
-class FormerSecretSerializer(serializers.Serializer[Any]):
+class FormerSecretSerializer(serializers.ModelSerializer[AccessToken]):
     """The secret from before the last rotation, while it is valid."""
 
-    prefix = serializers.CharField(source="former_prefix")
-    ends_at = serializers.DateTimeField(source="former_ends_at")
-    last_used_at = serializers.DateTimeField(source="former_used_at", allow_null=True)
+    class Meta:
+        model = AccessToken
+        fields = ("prefix", "ends_at", "last_used_at")
+        extra_kwargs = {
+            "prefix": {"source": "former_prefix", "read_only": True},
+            "ends_at": {"source": "former_ends_at", "read_only": True, "allow_null": False},
+            "last_used_at": {"source": "former_used_at", "read_only": True},
+        }
 
 
 class TokenSerializer(serializers.ModelSerializer[AccessToken]):
@@ -379,28 +351,21 @@ class SecretTokenSerializer(TokenSerializer):
         return str(self.context["text"])
 
 
-class TokenChangeSerializer(base.StrictSerializer):
+class TokenChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[AccessToken]):
     """The fields of an access token that can change; omitted fields do not change."""
 
-    purpose = serializers.CharField(
-        required=False,
-        max_length=500,
-        allow_blank=True,
-        help_text="What the token is for and where it is stored.",
-    )
     owner = serializers.CharField(
         required=False,
         max_length=150,
         allow_null=True,
         help_text="A user name. Any user other than the caller requires `mcp_bridge.assign_accesstoken`.",
     )
-    inline_wait_seconds = inline_wait_field(required=False)
-    calls_per_minute = base.rate_field(
-        "Workflow calls per minute by all its clients together. If null, only the limits for "
-        "every caller apply.",
-        required=False,
-    )
-    calls_at_once = base.at_once_field(required=False)
+
+    class Meta:
+        model = AccessToken
+        fields: tuple[str, ...] = (
+            "purpose", "owner", "inline_wait_seconds", "calls_per_minute", "calls_at_once",
+        )  # fmt: skip
 
 
 EXPIRY_HELP = (
@@ -412,7 +377,6 @@ EXPIRY_HELP = (
 class NewTokenSerializer(TokenChangeSerializer):
     """A new access token."""
 
-    name = serializers.CharField(max_length=100, help_text="Who or what will use the token.")
     scopes = serializers.ListField(
         required=False,
         child=serializers.ChoiceField(choices=Scope.choices),
@@ -426,7 +390,10 @@ class NewTokenSerializer(TokenChangeSerializer):
         help_text="The slug of the only toolset that the token sees and runs. If null, all exposed "
         "workflows.",
     )
-    expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text=EXPIRY_HELP)
+
+    class Meta(TokenChangeSerializer.Meta):
+        fields = (*TokenChangeSerializer.Meta.fields, "name", "scopes", "toolset", "expires_at")
+        extra_kwargs = {"name": {"validators": []}, "expires_at": {"help_text": EXPIRY_HELP}}
 
 
 class RotationSerializer(base.StrictSerializer):

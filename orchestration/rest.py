@@ -7,7 +7,6 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import (
     OpenApiExample,
-    OpenApiParameter,
     OpenApiResponse,
     PolymorphicProxySerializer,
     extend_schema,
@@ -230,30 +229,6 @@ NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instruc
 MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
 RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 
-IDEMPOTENCY = OpenApiParameter(
-    base.IDEMPOTENCY_KEY,
-    location=OpenApiParameter.HEADER,
-    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
-    "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
-    "and runs nothing again, whatever the model would choose now. A request that failed before a tool was "
-    "started does not use the key up.",
-)
-FRESH = OpenApiParameter(
-    base.CACHE_CONTROL,
-    location=OpenApiParameter.HEADER,
-    description="`no-cache`: the tool runs even if a cached result is available.",
-)
-REPLAYED = OpenApiParameter(
-    base.IDEMPOTENT_REPLAYED,
-    location=OpenApiParameter.HEADER,
-    response=True,
-    description="`true` if the idempotency key was used before and this is the answer to that request.",
-)
-RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 429, 503], description="Seconds."
-)
-
-
 REFUSED_FOR_NOW = PolymorphicProxySerializer(
     "RefusedForNow", [WorkflowAnswerSerializer, ProblemSerializer], resource_type_field_name=None
 )
@@ -376,7 +351,12 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 "a repeated request may run it twice.",
             ),
         },
-        parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
+        parameters=[
+            base.IDEMPOTENCY_KEY,
+            base.CACHE_CONTROL,
+            base.idempotent_replayed(True),
+            base.retry_after(409, 429, 503),
+        ],
         examples=[
             OpenApiExample(
                 "See what would be sent",
@@ -429,7 +409,7 @@ def _headers(
     recorded = reverse("workflow-request-detail", args=[answered.request.pk])
     headers = {"Location": request.build_absolute_uri(recorded)}
     if answered.request.pk != asked.id:
-        headers[base.IDEMPOTENT_REPLAYED] = "true"
+        headers["Idempotent-Replayed"] = "true"
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers

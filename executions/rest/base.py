@@ -9,21 +9,41 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import extend_schema_field
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers, status
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from catalogue import tables
 from catalogue.access import Caller
 from catalogue.columns import Rows
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
-from catalogue.rest.base import StrictSerializer
+from catalogue.rest.base import Problem, Refusal, StrictSerializer
+from catalogue.rest.views import ApiViewSet, Row
+from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.formats.lists import split_list
-from executions.interacting import CancelOutcome
+from executions.approvals import NotAllowed, NotDecided, UnknownApproval
+from executions.engine_runs import EngineSilent, ResolutionRefused, UnknownRun
+from executions.interacting import (
+    CancelOutcome,
+    EngineUnavailable,
+    InteractionRefused,
+    SignalUncertain,
+    UnfitArguments,
+    UnknownInteraction,
+)
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
-from executions.refusals import InvalidIdempotencyKey
+from executions.reading import UnknownExecution
+from executions.refusals import (
+    Busy,
+    IdempotencyConflict,
+    KeyOfOtherToolset,
+    StartRefused,
+    TooManyCalls,
+    UnknownTool,
+)
 from executions.starting import read_idempotency_key
 
 LONGEST_WAIT_SECONDS = 50
@@ -38,27 +58,103 @@ def caller_of(request: Request) -> Caller:
     return replace(caller, sees_everything=is_administrator(request))
 
 
-IDEMPOTENCY_KEY = "Idempotency-Key"
-IDEMPOTENT_REPLAYED = "Idempotent-Replayed"
-CACHE_CONTROL = "Cache-Control"
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    location=OpenApiParameter.HEADER,
+    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. For "
+    "CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, also "
+    "when its run has ended, and runs nothing again. Requests are the same if they are the same JSON, "
+    "whatever the order of names; `1` and `1.0` differ. A request that was refused, or failed before a tool "
+    "was started, does not use the key up.",
+)
+CACHE_CONTROL = OpenApiParameter(
+    "Cache-Control",
+    location=OpenApiParameter.HEADER,
+    description="`no-cache`: the workflow runs even if a cached result is available; its result takes the "
+    "place of that one.",
+)
+
+
+def idempotent_replayed(response: bool | list[int]) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Idempotent-Replayed",
+        location=OpenApiParameter.HEADER,
+        response=response,
+        description="`true` if the idempotency key was used before and this is the answer to that request.",
+    )
+
+
+def retry_after(*codes: int) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Retry-After", int, OpenApiParameter.HEADER, response=[*codes], description="Seconds."
+    )
 
 
 def idempotency_key_of(request: Request) -> str:
-    """Empty if none was sent. Raises Refusal for an invalid one."""
-    sent = request.headers.get(IDEMPOTENCY_KEY)
-    try:
-        return "" if sent is None else read_idempotency_key(sent)
-    except InvalidIdempotencyKey as error:
-        raise base.Refusal.invalid(str(error)) from None
+    """Empty if none was sent. Raises InvalidIdempotencyKey."""
+    sent = request.headers.get(IDEMPOTENCY_KEY.name)
+    return "" if sent is None else read_idempotency_key(sent)
 
 
 def wants_fresh(request: Request) -> bool:
-    return "no-cache" in split_list(request.headers.get(CACHE_CONTROL, "").lower())
+    return "no-cache" in split_list(request.headers.get(CACHE_CONTROL.name, "").lower())
+
+
+class ExecutionsViewSet(ApiViewSet[Row]):
+    def handle_exception(self, error: Exception) -> Response:
+        return super().handle_exception(as_refusal(error))
+
+
+# Of the closest class that is named here.
+CODES: dict[type[Exception], int] = {
+    UnknownExecution: 404,
+    UnknownApproval: 404,
+    NotAllowed: 403,
+    NotDecided: 409,
+    StartRefused: 400,
+    UnknownTool: 404,
+    IdempotencyConflict: 409,
+    KeyOfOtherToolset: 409,
+    Busy: 503,
+    TooManyCalls: 429,
+    InteractionRefused: 409,
+    UnknownInteraction: 400,
+    UnfitArguments: 400,
+    EngineUnavailable: 503,
+    SignalUncertain: 504,
+    ResolutionRefused: 409,
+    UnknownRun: 400,
+    EngineSilent: 503,
+    ConnectorError: 503,
+    Rejected: 400,
+    Unsupported: 409,
+}
+PLACES: dict[type[Exception], str] = {UnknownInteraction: "/name", UnknownRun: "/run_id"}
+
+
+def as_refusal(error: Exception) -> Exception:
+    """What a caller is told if the product or an engine refuses the request; other errors as they are."""
+    code = next((CODES[one] for one in type(error).__mro__ if one in CODES), None)
+    if code is None:
+        return error
+    message, is_start = str(error), isinstance(error, StartRefused)
+    if isinstance(error, UnknownTool):
+        message += " GET /api/workflows/ lists the available ones."
+    problems = [Problem(f"/arguments{one.path}", one.message) for one in getattr(error, "problems", ())]
+    if place := PLACES.get(type(error)):
+        problems = [Problem(place, message)]
+    kind = "execution" if code >= status.HTTP_409_CONFLICT and not is_start else ""
+    refusal = Refusal(code, message, kind=kind, errors=problems)
+    if isinstance(error, Busy):
+        refusal.wait = error.retry_after
+    if isinstance(error, IdempotencyConflict):
+        refusal.more["execution_id"] = str(error.execution.pk)
+    return refusal
 
 
 class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.MultipleChoiceFilter(
-        choices=State.choices, method="by_state", label="Several may be named: `state=running&state=failed`."
+        choices=State.choices, distinct=False, label="Several may be named: `state=running&state=failed`."
     )
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
@@ -87,9 +183,6 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     def by_text(self, executions: ExecutionQuerySet[Execution], name: str, text: str) -> QuerySet[Execution]:
         return executions.matching(text.strip())
 
-    def by_state(self, executions: QuerySet[Execution], name: str, states: list[str]) -> QuerySet[Execution]:
-        return executions.filter(state__in=states) if states else executions
-
     def by_cache(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
         # Not by excluding, in which SQLite does not recognise the condition of the index.
         return executions.filter(cached_at__isnull=not wanted)
@@ -99,8 +192,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-MOST = 128  # Concurrent waits of one web process, which has twice as many threads
-MOST_OF_ONE = 64  # Of one caller
+MAX_WAITS = 128  # Concurrent waits of one web process, which has twice as many threads
+MAX_WAITS_OF_ONE = 64  # Of one caller
 
 
 class WaitingPlaces:
@@ -112,7 +205,7 @@ class WaitingPlaces:
     def one_for(self, caller: str) -> Iterator[bool]:
         """Returns whether there was a place, which is held for the block."""
         with self._turn:
-            has_place = self._taken.total() < MOST and self._taken[caller] < MOST_OF_ONE
+            has_place = self._taken.total() < MAX_WAITS and self._taken[caller] < MAX_WAITS_OF_ONE
             if has_place:
                 self._taken[caller] += 1
         try:
@@ -120,9 +213,7 @@ class WaitingPlaces:
         finally:
             if has_place:
                 with self._turn:
-                    self._taken[caller] -= 1
-                    if not self._taken[caller]:
-                        del self._taken[caller]
+                    self._taken -= Counter([caller])  # Without those that have none left
 
 
 waiting_places = WaitingPlaces()
@@ -148,9 +239,6 @@ class ExecutionErrorSerializer(serializers.Serializer[Execution]):
 class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     """An execution in a list."""
 
-    tool = serializers.CharField(source="tool_name")
-    source = serializers.CharField(source="source_name", help_text="The source's name at the time.")  # type: ignore[assignment]
-    workflow_id = serializers.CharField(source="upstream_id", help_text="The engine's id of the workflow.")
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
     duration_ms = serializers.IntegerField(
         allow_null=True,
@@ -188,6 +276,11 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
         )  # fmt: skip
         read_only_fields = fields
+        extra_kwargs: dict[str, dict[str, Any]] = {
+            "tool": {"source": "tool_name"},
+            "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
+            "source": {"source": "source_name", "help_text": "The source's name at the time."},
+        }
         list_serializer_class = Rows
 
     def get_success(self, execution: Execution) -> bool | None:
@@ -224,16 +317,6 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         allow_null=True,
         help_text="The outcome of a cancel request; null if there was none.",
     )
-    payload_removed_at = serializers.DateTimeField(
-        source="payload_pruned_at",
-        allow_null=True,
-        help_text="When the retention policy removed input, output and raw responses, which are then null.",
-    )
-    events_removed_at = serializers.DateTimeField(
-        source="events_pruned_at",
-        allow_null=True,
-        help_text="When the retention policy removed the timeline.",
-    )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
     content = serializers.ListField(
@@ -260,6 +343,10 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "status_answer", "cut", "events",
         )  # fmt: skip
         read_only_fields = fields
+        extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
+            "payload_removed_at": {"source": "payload_pruned_at"},
+            "events_removed_at": {"source": "events_pruned_at"},
+        }
 
 
 class StartSerializer(StrictSerializer):
@@ -295,15 +382,12 @@ class ResolveSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        problems: dict[str, str] = {}
-        if attrs["run_id"] and not attrs["ran"]:
-            problems["run_id"] = "Omit the run id for an execution that did not run."
-        elif attrs["output"] is not None and not attrs["ran"]:
-            problems["output"] = "Omit the output for an execution that did not run."
-        elif attrs["output"] is not None and attrs["run_id"]:
-            problems["output"] = "Omit the output: the engine has the output of this run."
-        if problems:
-            raise serializers.ValidationError(problems)
+        given = {"run_id": bool(attrs["run_id"]), "output": attrs["output"] is not None}
+        for name in (name for name, is_given in given.items() if is_given and not attrs["ran"]):
+            raise serializers.ValidationError({name: "Omit this for an execution that did not run."})
+        if all(given.values()):
+            problem = "Omit the output: the engine has the output of this run."
+            raise serializers.ValidationError({"output": problem})
         return attrs
 
 

@@ -1,5 +1,4 @@
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db.models import QuerySet
 from django.http import QueryDict
@@ -16,14 +15,13 @@ from drf_spectacular.utils import (
 )
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Caller, Scope
 from catalogue.database import run_without_connection
 from catalogue.models import Source
-from catalogue.permissions import Access
+from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
     REFUSED,
     JSONObjectField,
@@ -35,25 +33,13 @@ from catalogue.rest.base import (
     find_problems,
 )
 from catalogue.rest.tables import FORMAT, TableMixin
-from catalogue.rest.views import ApiViewSet
 from catalogue.tables import CSV
-from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
-from executions import engine_runs, interacting
+from executions import engine_runs
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
-from executions.interacting import CancelOutcome, cancel_execution
+from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
-from executions.reading import UnknownExecution
-from executions.refusals import (
-    Busy,
-    IdempotencyConflict,
-    InvalidArguments,
-    KeyOfOtherToolset,
-    StartRefused,
-    TooManyCalls,
-    UnknownTool,
-)
 from executions.rest import base
 from executions.rest.base import (
     AnyJSONField,
@@ -78,7 +64,6 @@ REFUSALS = {
 UNCERTAIN = as_problem(
     "It is not known whether the engine received the signal. Check the run before you send it again."
 )
-Result = TypeVar("Result")
 LONGEST_TEXT = 255
 LONGEST_QUERY = 2_000
 LONGEST_CURSOR = 4_000
@@ -98,27 +83,6 @@ class AnswerSerializer(serializers.Serializer[Any]):
     answer = AnyJSONField(source="value", help_text="The run's answer.")
 
 
-INTERACTION_CODES: dict[type[Exception], int] = {
-    interacting.EngineUnavailable: status.HTTP_503_SERVICE_UNAVAILABLE,
-    interacting.SignalUncertain: status.HTTP_504_GATEWAY_TIMEOUT,
-}
-
-
-def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
-    try:
-        return run_without_connection(talk)
-    except UnknownExecution as error:
-        raise NotFound(str(error)) from None
-    except interacting.UnknownInteraction as error:
-        raise Refusal.invalid(str(error), [Problem("/name", str(error))]) from None
-    except interacting.UnfitArguments as error:
-        problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-        raise Refusal.invalid(str(error), problems) from None
-    except interacting.InteractionRefused as error:
-        code = INTERACTION_CODES.get(type(error), status.HTTP_409_CONFLICT)
-        raise Refusal(code, str(error), kind="execution") from None
-
-
 CANCEL_CODES = {
     CancelOutcome.CANCELLED: status.HTTP_200_OK,
     CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
@@ -126,34 +90,11 @@ CANCEL_CODES = {
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
     CancelOutcome.REFUSED: status.HTTP_409_CONFLICT,
 }
-IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    location=OpenApiParameter.HEADER,
-    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
-    "The same key with the same tool and arguments gives the same execution, also when it has ended, for "
-    "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
-    "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
-)
-CACHE_CONTROL = OpenApiParameter(
-    "Cache-Control",
-    location=OpenApiParameter.HEADER,
-    description="`no-cache`: the workflow runs even if a cached result is available; its result takes the "
-    "place of that one.",
-)
-IDEMPOTENT_REPLAYED = OpenApiParameter(
-    "Idempotent-Replayed",
-    location=OpenApiParameter.HEADER,
-    response=[201, 202],
-    description="`true` if the idempotency key was used before and this is the execution it stands for.",
-)
 TOOL_RENAMED_TO = OpenApiParameter(
     "Tool-Renamed-To",
     location=OpenApiParameter.HEADER,
     response=[201, 202],
     description="The current name of the tool, if the request used a former name.",
-)
-RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
 )
 
 
@@ -179,7 +120,7 @@ RETRY_AFTER = OpenApiParameter(
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
+class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.ExecutionsViewSet[Execution]):
     queryset = Execution.objects.none()
     filterset_class = base.ExecutionFilters
     pagination_class = LongPages
@@ -191,7 +132,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         "retrieve": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
-        "resolve": Access(Scope.ADMIN, "executions.change_execution"),
+        **admin_access("executions.change_execution", "resolve"),
         "query": Access(Scope.READ, "executions.view_execution"),
         "signal": Access(Scope.RUN, "executions.change_execution"),
     }
@@ -236,7 +177,13 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
                 "started; see `Retry-After`."
             ),
         },
-        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
+        parameters=[
+            base.IDEMPOTENCY_KEY,
+            base.CACHE_CONTROL,
+            base.idempotent_replayed([201, 202]),
+            TOOL_RENAMED_TO,
+            base.retry_after(429, 503),
+        ],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
@@ -255,15 +202,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
             idempotency_key=base.idempotency_key_of(request),
             fresh=base.wants_fresh(request),
         )
-        try:
-            started = _start(wanted, wait_seconds=asked["wait_seconds"])
-        except StartRefused as error:
-            raise _start_refusal(error) from None
+        started = _start(wanted, wait_seconds=asked["wait_seconds"])
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
-            headers[IDEMPOTENT_REPLAYED.name] = "true"
+            headers["Idempotent-Replayed"] = "true"
         if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
             headers[TOOL_RENAMED_TO.name] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
@@ -284,10 +228,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        try:
-            cancellation = run_without_connection(cancel_execution(pk, caller=base.caller_of(request)))
-        except UnknownExecution as error:
-            raise NotFound(str(error)) from None
+        cancellation = run_without_connection(cancel_execution(pk, caller=base.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         answer: dict[str, Any] = {
             "outcome": cancellation.outcome.value,
@@ -328,16 +269,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
         asked = self.read_body(ResolveSerializer)
-        try:
-            resolved = _resolve(pk, asked, caller=base.caller_of(request))
-        except UnknownExecution as error:
-            raise NotFound(str(error)) from None
-        except engine_runs.UnknownRun as error:
-            raise Refusal.invalid(str(error), [Problem("/run_id", str(error))]) from None
-        except engine_runs.EngineSilent as error:
-            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution") from None
-        except engine_runs.ResolutionRefused as error:
-            raise Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution") from None
+        resolved = _resolve(pk, asked, caller=base.caller_of(request))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
     @extend_schema(
@@ -351,10 +283,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        asking = interacting.query_execution(
-            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
-        )
-        return Response(AnswerSerializer(_interact(asking)).data)
+        asked = self.read_body(TalkSerializer)
+        answer = run_without_connection(query_execution(pk, **asked, caller=base.caller_of(request)))
+        return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
         operation_id="executions_signal",
@@ -371,12 +302,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        sending = interacting.signal_execution(
-            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
-        )
-        sent = _interact(sending)
-        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
-        return Response(ExecutionDetailSerializer(shown).data)
+        asked = self.read_body(TalkSerializer)
+        sent = run_without_connection(signal_execution(pk, **asked, caller=base.caller_of(request)))
+        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
@@ -397,28 +325,6 @@ def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Exec
             engine_runs.resolve_as_started(execution_id, said["run_id"], caller=caller)
         )
     return run_without_connection(engine_runs.resolve_as_ran(execution_id, said["output"], caller=caller))
-
-
-def _start_refusal(error: StartRefused) -> Refusal:
-    match error:
-        case UnknownTool():
-            look = "GET /api/workflows/ lists the available ones."
-            return Refusal(status.HTTP_404_NOT_FOUND, f"{error} {look}")
-        case InvalidArguments():
-            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal.invalid(str(error), problems)
-        case IdempotencyConflict():
-            return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
-        case KeyOfOtherToolset():
-            return Refusal(status.HTTP_409_CONFLICT, str(error))
-        case Busy():
-            is_rate = isinstance(error, TooManyCalls)
-            code = status.HTTP_429_TOO_MANY_REQUESTS if is_rate else status.HTTP_503_SERVICE_UNAVAILABLE
-            busy = Refusal(code, str(error))
-            busy.wait = error.retry_after
-            return busy
-        case _:
-            return Refusal.invalid(str(error))
 
 
 class RunFilterSerializer(StrictSerializer):
@@ -482,11 +388,11 @@ class EngineRunPageSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema(tags=["Sources"])
-class EngineRunViewSet(ApiViewSet[Execution]):
+class EngineRunViewSet(base.ExecutionsViewSet[Execution]):
     queryset: QuerySet[Execution] = Execution.objects.none()
     filter_backends = ()
     pagination_class = None
-    access = {"list": Access(Scope.ADMIN, "executions.view_execution")}
+    access = admin_access("executions.view_execution", "list")
 
     @extend_schema(
         operation_id="sources_runs",
@@ -511,16 +417,9 @@ class EngineRunViewSet(ApiViewSet[Execution]):
             problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
             raise Refusal.invalid(REFUSED, problems)
         size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
-        try:
-            page = run_without_connection(
-                list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
-            )
-        except Rejected as error:
-            raise Refusal.invalid(error.message) from None
-        except Unsupported as error:
-            raise Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution") from None
-        except ConnectorError as error:
-            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution") from None
+        page = run_without_connection(
+            list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
+        )
         return Response(EngineRunPageSerializer(page).data)
 
 

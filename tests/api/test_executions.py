@@ -11,7 +11,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from executions import waiting
 from executions.models import Execution, State
-from executions.rest.base import MOST_OF_ONE, waiting_places
+from executions.rest.base import MAX_WAITS_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
@@ -453,7 +453,7 @@ def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine: Source
     client = agent()
     body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 50}
     with ExitStack() as stack:
-        for _ in range(MOST_OF_ONE):
+        for _ in range(MAX_WAITS_OF_ONE):
             assert stack.enter_context(waiting_places.one_for(client.token.caller.key))
         response = client.post("/api/executions/", body)
     assert (response.status_code, response.json()["state"]) == (202, "pending")
