@@ -51,8 +51,8 @@ class ListCostSerializer(serializers.Serializer[Any]):
     """What one `tools/list`, over all its pages, costs a client's context."""
 
     tools = serializers.IntegerField()
-    characters = serializers.IntegerField(help_text="Length of the JSON array of tools as it is served.")
-    tokens = serializers.IntegerField(help_text="Estimated tokens: one for every four characters.")
+    characters = serializers.IntegerField(help_text="Of the JSON array of tools as it is served.")
+    tokens = serializers.IntegerField(help_text="Estimated: one for every four characters.")
 
 
 class ToolsetCostSerializer(serializers.Serializer[Any]):
@@ -61,17 +61,13 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
     full = ListCostSerializer()
     compact = ListCostSerializer()
     over_budget = serializers.BooleanField(source="is_over_budget")
-    warning = serializers.CharField(
-        help_text="How far the list is over the budget and how to reduce it; empty within the budget."
-    )
+    warning = serializers.CharField(help_text="How far it is over the budget; empty within.")
 
 
 class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
     reserved_for = base.StringListField(help_text=RESERVED_FOR)
     url = serializers.SerializerMethodField(help_text="The address to which MCP clients connect.")
-    workflow_count = serializers.SerializerMethodField(
-        help_text="Number of workflows that it shows, or would show if it were enabled."
-    )
+    workflow_count = serializers.SerializerMethodField(help_text="How many it shows if it is enabled.")
     cost = serializers.SerializerMethodField()
 
     class Meta:
@@ -99,12 +95,9 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 
     picked = serializers.SerializerMethodField(help_text="Tool names of the workflows picked by hand.")
     rules = RuleSerializer(many=True, help_text="Rules in the order in which they are evaluated.")
-    workflows = serializers.SerializerMethodField(
-        help_text="Tool names of the exposed workflows that it shows, or would show if it were enabled."
-    )
+    workflows = serializers.SerializerMethodField(help_text="Tool names of those that it shows if enabled.")
     refused = serializers.SerializerMethodField(
-        help_text="Problems with these tools for which some model providers refuse them, by tool name; "
-        "empty in portable mode."
+        help_text="By tool name, why some model providers refuse it; empty in portable mode."
     )
 
     class Meta(ToolsetSerializer.Meta):
@@ -180,13 +173,10 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List toolsets",
-        description="Includes how much of a client's context the list of tools of each toolset takes.",
+        summary="List toolsets", description="With what each list of tools takes of a client's context."
     ),
     retrieve=extend_schema(
-        summary="Read a toolset",
-        description="Includes its rules and the names of the workflows that it shows.",
-        responses=ToolsetDetailSerializer,
+        summary="Read a toolset", description="With its rules and the names of the workflows that it shows."
     ),
 )
 @extend_schema(tags=["Toolsets"])
@@ -226,7 +216,6 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         description="`picked` and `rules` are each replaced as a whole. Omitted fields do not change.",
         request=ToolsetChangeSerializer,
         responses=ToolsetDetailSerializer,
-        examples=[OpenApiExample("Only the built-in tools", {"mode": "compact"}, request_only=True)],
     )
     def partial_update(self, request: Request, slug: str) -> Response:
         toolset = self.get_object()
@@ -236,7 +225,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     @extend_schema(
         summary="Delete a toolset",
         description="Its address stops working immediately. The workflows are not affected.",
-        responses={204: None, 409: base.as_problem("Tokens are bound to the toolset. Nothing was changed.")},
+        responses={204: None, 409: base.as_problem("Tokens are bound to the toolset.")},
     )
     @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
@@ -265,14 +254,12 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
     usable = base.ChosenFilter(
         AccessToken.objects.usable,
-        label="Whether the token is neither revoked nor expired and its owner is not disabled.",
+        label="Neither revoked nor expired, and its owner is not disabled.",
     )
-    expires_soon = base.ChosenFilter(
-        AccessToken.objects.expiring, label="Whether the token is usable and expires within 7 days."
-    )
+    expires_soon = base.ChosenFilter(AccessToken.objects.expiring, label="Usable, and expires within 7 days.")
     owner = django_filters.CharFilter(field_name="owner__username", label="The user name of its owner.")
     toolset = django_filters.CharFilter(
-        field_name="toolset__slug", label="The slug of the toolset to which the token is bound."
+        field_name="toolset__slug", label="Bound to the toolset of this slug."
     )
     ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
 
@@ -280,9 +267,9 @@ class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
 class TokenUseSerializer(serializers.Serializer[Any]):
     """Where requests with a token came from."""
 
-    address = serializers.CharField(help_text="Address of the client, as reported by trusted proxies.")
+    address = serializers.CharField(help_text="Of the client, as reported by trusted proxies.")
     client = serializers.CharField(help_text="The client's User-Agent.")
-    at = serializers.DateTimeField(help_text="When the client was last seen, accurate to the minute.")
+    at = serializers.DateTimeField(help_text="When the client was last seen, to the minute.")
 
 
 class FormerSecretSerializer(serializers.ModelSerializer[AccessToken]):
@@ -302,7 +289,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     """An access token, without its secret."""
 
     caller = serializers.CharField(
-        source="caller_key", help_text="How executions and the history refer to the token, such as `token:7`."
+        source="caller_key", help_text="As executions and the history name it, such as `token:7`."
     )
     scopes = base.StringListField()
     toolset = serializers.CharField(source="toolset.slug", allow_null=True, default=None)
@@ -311,8 +298,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
         source="owner.username",
         allow_null=True,
         default=None,
-        help_text="The token stops working when this user is disabled. If null, it belongs to the "
-        "installation.",
+        help_text="The token stops working when this user is disabled. Null: of the installation.",
     )
     usable = serializers.SerializerMethodField(help_text="Its `state` is `usable`.")
     state = serializers.ChoiceField(choices=TokenState.choices)
@@ -341,22 +327,20 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
 class SecretTokenSerializer(TokenSerializer):
     """An access token with its secret, which is shown only once."""
 
-    token = serializers.SerializerMethodField(help_text="Send it as `Authorization: Bearer <token>`.")
+    token = serializers.CharField(help_text="Send it as `Authorization: Bearer <token>`.")
 
     class Meta(TokenSerializer.Meta):
         fields = (*TokenSerializer.Meta.fields, "token")
         read_only_fields = fields
 
-    def get_token(self, token: AccessToken) -> str:
-        return str(self.context["text"])
-
 
 class TokenChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[AccessToken]):
     """The fields of an access token that can change; omitted fields do not change."""
 
-    owner = serializers.CharField(
+    owner = serializers.SlugRelatedField(
+        slug_field="username",
+        queryset=User.objects.all(),
         required=False,
-        max_length=150,
         allow_null=True,
         help_text="A user name. Any user other than the caller requires `mcp_bridge.assign_accesstoken`.",
     )
@@ -368,10 +352,7 @@ class TokenChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[A
         )  # fmt: skip
 
 
-EXPIRY_HELP = (
-    "If omitted, the token expires after the number of days in the settings. If null, it never "
-    "expires, which requires `mcp_bridge.keep_accesstoken`."
-)
+EXPIRY = "Default: after the days in the settings. Null: never, which needs `mcp_bridge.keep_accesstoken`."
 
 
 class NewTokenSerializer(TokenChangeSerializer):
@@ -387,13 +368,12 @@ class NewTokenSerializer(TokenChangeSerializer):
         queryset=Toolset.objects.all(),
         required=False,
         allow_null=True,
-        help_text="The slug of the only toolset that the token sees and runs. If null, all exposed "
-        "workflows.",
+        help_text="The slug of the only toolset that it sees and runs. Null: all exposed workflows.",
     )
 
     class Meta(TokenChangeSerializer.Meta):
         fields = (*TokenChangeSerializer.Meta.fields, "name", "scopes", "toolset", "expires_at")
-        extra_kwargs = {"name": {"validators": []}, "expires_at": {"help_text": EXPIRY_HELP}}
+        extra_kwargs = {"name": {"validators": []}, "expires_at": {"help_text": EXPIRY}}
 
 
 class RotationSerializer(base.StrictSerializer):
@@ -403,20 +383,17 @@ class RotationSerializer(base.StrictSerializer):
         default=0,
         min_value=0,
         max_value=MOST_OVERLAP_HOURS,
-        help_text="Hours for which the current secret keeps working beside the new one.",
+        help_text="For how long the current secret works beside the new one.",
     )
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text=f"Expiry of the token with its new secret. {EXPIRY_HELP} A token that never expires "
-        "still never expires.",
+        help_text=f"{EXPIRY} A token that never expires still never expires.",
     )
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List access tokens", description="Shows who has access, to what, and since when."
-    ),
+    list=extend_schema(summary="List access tokens", description="Who has access, to what, since when."),
     retrieve=extend_schema(summary="Read an access token"),
 )
 @extend_schema(tags=["Tokens"])
@@ -435,8 +412,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         summary="Create an access token",
         description="The token itself is only in this response. Callers cannot grant more than they have: "
-        "staff users only scopes that their permissions cover, and a token only a lifetime "
-        "that ends with its own.",
+        "staff only scopes that their permissions cover, and a token only a lifetime within its own.",
         request=NewTokenSerializer,
         responses={201: SecretTokenSerializer},
         examples=[
@@ -450,9 +426,9 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @transaction.atomic
     def create(self, request: Request) -> Response:
         given = self.read_body(NewTokenSerializer)
-        given["owner"] = self._owner(given["owner"]) if "owner" in given else self._maker()
-        expires_at = self._expiry(given.pop("expires_at", Expiry.USUAL))
-        token, text = create_token(**given, expires_at=expires_at, created_by=self._maker())
+        given["expires_at"] = self._expiry(given.get("expires_at", Expiry.USUAL))
+        maker = self._maker()
+        token, text = create_token(**{"owner": maker} | given, created_by=maker)
         self.record("Added.", token)
         return self._shown_once(token, text, status.HTTP_201_CREATED)
 
@@ -467,7 +443,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         token = self.get_object()
         given = self.read_body(TokenChangeSerializer)
         if "owner" in given:
-            given["owner"] = self._owner(given["owner"])
             check_new_owner(token, given["owner"], chosen_by=self._maker())
         write_fields(token, given)
         self.record(changed_fields(given), token)
@@ -476,14 +451,10 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         operation_id="tokens_rotate",
         summary="Rotate an access token",
-        description="Creates a new secret, which is only in this response. The current secret keeps "
-        "working for `overlap_hours`. A secret from before an earlier rotation stops working "
-        "immediately.",
+        description="The new secret is only in this response. The current one works `overlap_hours` more, "
+        "and one from before an earlier rotation no longer.",
         request=RotationSerializer,
-        responses={
-            200: SecretTokenSerializer,
-            409: base.as_problem("The token is revoked. Nothing was changed."),
-        },
+        responses={200: SecretTokenSerializer, 409: base.as_problem("The token is revoked.")},
     )
     @action(detail=True, methods=["post"])
     @transaction.atomic
@@ -506,7 +477,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         operation_id="tokens_end_former_secret",
         summary="End the former secret of an access token",
-        description="Ends the former secret early. Without a former secret, nothing changes.",
+        description="Without a former secret, nothing changes.",
         request=None,
         responses=TokenSerializer,
     )
@@ -541,12 +512,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
             return cast("User", self.request.user)
         return None if auth.caller.user_id is None else User.objects.get(pk=auth.caller.user_id)
 
-    def _owner(self, username: str | None) -> User | None:
-        owner = None if username is None else User.objects.filter(username=username).first()
-        if owner is None and username is not None:
-            raise ValidationError({"owner": f"There is no user {username}."})
-        return owner
-
     def _expiry(self, wanted: datetime | Expiry | None) -> datetime | Expiry | None:
         """Limited by the expiry of the calling token."""
         if isinstance(wanted, datetime) and wanted <= timezone.now():
@@ -556,8 +521,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
             return wanted
         if auth.token_id is None:
             raise PermissionDenied(
-                "The token of a login cannot create or rotate access tokens, which would outlive the login. "
-                "Do it in the admin, or with an access token."
+                "The token of a login cannot create or rotate access tokens, which would outlive the login."
             )
         own = AccessToken.objects.values_list("expires_at", flat=True).get(pk=auth.token_id)
         if own is None:
@@ -565,14 +529,10 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         if wanted is Expiry.USUAL:
             return min(usual_expiry(), own)
         if wanted is None or wanted > own:
-            raise ValidationError(
-                {
-                    "expires_at": "Must not be later than the expiry of the calling token, "
-                    f"{own:%Y-%m-%d %H:%M} UTC."
-                }
-            )
+            limit = f"Must not be later than the expiry of the calling token, {own:%Y-%m-%d %H:%M} UTC."
+            raise ValidationError({"expires_at": limit})
         return wanted
 
     def _shown_once(self, token: AccessToken, text: str, code: int) -> Response:
         row = self.get_queryset().get(pk=token.pk)
-        return Response(SecretTokenSerializer(row, context={"text": text}).data, code)
+        return Response({**TokenSerializer(row).data, "token": text}, code)

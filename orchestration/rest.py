@@ -39,7 +39,7 @@ from executions.rest.base import AnyJSONField
 from orchestration import records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, settle_requests
-from orchestration.records import WITH_RUN, answer_of
+from orchestration.records import WITH_RUN, raw_response_of, warnings_of
 
 LONGEST_ID = 255
 
@@ -80,12 +80,13 @@ class StageEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
+class ModelUsageSerializer(serializers.ModelSerializer[WorkflowRequest]):
     """The costs of the model, including failures."""
 
-    model = serializers.CharField(help_text="The model's name at its server.")
-    prompt_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
+    class Meta:
+        model = WorkflowRequest
+        fields = ("model", "prompt_tokens", "completion_tokens")
+        read_only_fields = fields
 
 
 class HttpRequestSpecSerializer(serializers.Serializer[Any]):
@@ -105,60 +106,69 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
+class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
     """The answer, which has the same shape for success and failure."""
 
-    request_id = serializers.UUIDField(source="request.pk")
-    status = serializers.ChoiceField(
-        choices=WorkflowRequest.Status.choices,
-        source="request.status",
-        help_text="`running`: the run takes longer than the answer can wait; the request ends when "
-        "the run ends.",
-    )
-    dry_run = serializers.BooleanField(source="request.dry_run")
-    selected_tool = OrNull(source="request.selected_tool", allow_null=True)
-    reason = OrNull(
-        source="request.reason", allow_null=True, help_text="Why this tool, in the model's words."
-    )
-    arguments = serializers.DictField(source="request.arguments", allow_null=True)
+    selected_tool = OrNull(allow_null=True)
+    reason = OrNull(allow_null=True, help_text="Why this tool, in the model's words.")
+    arguments = serializers.DictField(allow_null=True)
     http_spec = HttpRequestSpecSerializer(
-        source="request.http_spec",
-        allow_null=True,
-        help_text="Set for HTTP tools. Null for the tools of other engines.",
+        allow_null=True, help_text="Set for HTTP tools. Null for the tools of other engines."
     )
-    execution_id = serializers.UUIDField(source="request.execution_id", allow_null=True)
     execution_state = serializers.ChoiceField(
         choices=State.choices,
-        source="request.execution.state",
+        source="execution.state",
         allow_null=True,
         help_text="The state of the run. `unconfirmed`: it may have run, and a repeated request may "
         "run it twice.",
     )
-    raw_response = AnyJSONField(
+    raw_response = serializers.SerializerMethodField(
         help_text="For HTTP tools `{status_code, headers, body, execution_time_ms}`; for others, "
         "and where no response came, `{execution_id, state, output, error}`. Null where nothing was run."
     )
     formatted_response = OrNull(
-        source="request.formatted_response",
         allow_null=True,
         required=False,
         help_text="The response in words; present only if requested, and null if it could not be made.",
     )
-    error = OrNull(source="request.error", allow_null=True)
-    error_stage = serializers.ChoiceField(
-        choices=Stage.choices, source="request.error_stage", allow_null=True
-    )
-    failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
-    invalid_tool_ids = StringListField(source="request.invalid_tool_ids")
-    warnings = StringListField()
-    stages = StageEntrySerializer(many=True, source="request.stages")
-    usage = ModelUsageSerializer(source="request")
+    error = OrNull(allow_null=True)
+    error_stage = serializers.ChoiceField(choices=Stage.choices, allow_null=True)
+    failure = serializers.ChoiceField(choices=Failure.choices, allow_null=True)
+    invalid_tool_ids = StringListField()
+    warnings = serializers.SerializerMethodField()
+    stages = StageEntrySerializer(many=True)
+    usage = ModelUsageSerializer(source="*")
 
-    def to_representation(self, answered: records.RequestOutcome) -> dict[str, Any]:
-        shown: dict[str, Any] = super().to_representation(answered)
+    class Meta:
+        model = WorkflowRequest
+        fields = (
+            "request_id", "status", "dry_run", "selected_tool", "reason", "arguments", "http_spec",
+            "execution_id", "execution_state", "raw_response", "formatted_response", "error", "error_stage",
+            "failure", "invalid_tool_ids", "warnings", "stages", "usage",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {
+            "request_id": {"source": "id"},
+            "status": {
+                "help_text": "`running`: the run takes longer than the answer can wait; the request ends "
+                "when the run ends."
+            },
+        }
+
+    @extend_schema_field(base.ANY_JSON)
+    def get_raw_response(self, request: WorkflowRequest) -> Any:
+        if request.execution is None:
+            return None
+        return raw_response_of(request.execution, of_http_tool=request.http_spec is not None)
+
+    def get_warnings(self, request: WorkflowRequest) -> list[str]:
+        return warnings_of(request)
+
+    def to_representation(self, request: WorkflowRequest) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(request)
         for name in ("error_stage", "failure"):
             shown[name] = shown[name] or None
-        if not answered.request.format_response:
+        if not request.format_response:
             del shown["formatted_response"]
         return shown
 
@@ -185,16 +195,9 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
 class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
     """A request in full: what was asked, and the present answer."""
 
-    user_instructions = serializers.CharField(source="instructions")
     tool_ids = StringListField()
-    response_format_instructions = serializers.CharField(source="format_instructions")
-    payload_removed_at = serializers.DateTimeField(
-        source="payload_pruned_at",
-        allow_null=True,
-        help_text="When the retention policy removed the instructions and what was derived from them.",
-    )
-    answer = serializers.SerializerMethodField(
-        help_text="The answer of `POST /workflow`, with the current state of the run."
+    answer = WorkflowAnswerSerializer(
+        source="*", help_text="The answer of `POST /workflow`, with the current state of the run."
     )
 
     class Meta(WorkflowRequestSerializer.Meta):
@@ -203,10 +206,11 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
             "response_format_instructions", "payload_removed_at", "answer",
         )  # fmt: skip
         read_only_fields = fields
-
-    @extend_schema_field(WorkflowAnswerSerializer)
-    def get_answer(self, request: WorkflowRequest) -> dict[str, Any]:
-        return dict(WorkflowAnswerSerializer(answer_of(request)).data)
+        extra_kwargs = {
+            "user_instructions": {"source": "instructions"},
+            "response_format_instructions": {"source": "format_instructions"},
+            "payload_removed_at": {"source": "payload_pruned_at"},
+        }
 
 
 CODES = {
@@ -228,6 +232,11 @@ OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
 NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
 MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
 RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
+
+
+def _answer(why: str) -> OpenApiResponse:
+    return OpenApiResponse(WorkflowAnswerSerializer, why)
+
 
 REFUSED_FOR_NOW = PolymorphicProxySerializer(
     "RefusedForNow", [WorkflowAnswerSerializer, ProblemSerializer], resource_type_field_name=None
@@ -289,13 +298,21 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
 
 
-class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
+class WorkflowViewSet(base.ExecutionsViewSet[WorkflowRequest]):
     """`POST /workflow`."""
 
     queryset = WorkflowRequest.objects.none()
     filter_backends = ()
     pagination_class = None
     access = {"create": Access(Scope.RUN, "orchestration.add_workflowrequest")}
+
+    def handle_exception(self, error: Exception) -> Response:
+        if isinstance(error, records.RequestRefused):
+            conflict = Refusal(status.HTTP_409_CONFLICT, str(error), request_id=str(error.request.pk))
+            if isinstance(error, records.StillRunning):
+                conflict.kind, conflict.wait = "execution", RETRY_AFTER_SECONDS
+            error = conflict
+        return super().handle_exception(error)
 
     @extend_schema(
         operation_id="workflow",
@@ -307,37 +324,21 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         "failed. Everything is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
-            200: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The request is done; for a dry run, the answer shows what would be sent.",
-            ),
-            202: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The run continues, and the request ends when the run ends; `warnings` "
-                "says where to read the rest.",
-            ),
-            404: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run.",
-            ),
+            200: _answer("The request is done; for a dry run, the answer shows what would be sent."),
+            202: _answer("The run goes on, and the request ends with it; `warnings` says where to read it."),
+            404: _answer("tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run."),
             409: as_problem(
                 "The idempotency key was used for another request, or for one that is still in progress; "
                 "`request_id` says which. Nothing was started."
             ),
-            422: OpenApiResponse(
-                WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
-            ),
+            422: _answer("llm_selection: no tool fits, or the model's proposal was refused."),
             429: OpenApiResponse(
                 REFUSED_FOR_NOW,
                 "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
                 "problem, too many wrong tokens came from this address. Nothing was started.",
             ),
-            500: OpenApiResponse(WorkflowAnswerSerializer, "Internal error, or the process was killed."),
-            502: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "llm_selection: the model gave no usable answer; api_execution: the run failed, "
-                "`raw_response` has the details.",
-            ),
+            500: _answer("Internal error, or the process was killed."),
+            502: _answer("llm_selection: no usable answer; api_execution: the run failed: `raw_response`."),
             503: OpenApiResponse(
                 REFUSED_FOR_NOW,
                 "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
@@ -345,17 +346,13 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 "reached and the queue is full; or, as a problem, too many requests wait or the database is "
                 "not available. Nothing was started.",
             ),
-            504: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The model or the run took too long; or, as `unconfirmed`, it is not known whether it ran: "
-                "a repeated request may run it twice.",
-            ),
+            504: _answer("It took too long; as `unconfirmed`, it may have run, and a repetition run twice."),
         },
         parameters=[
             base.IDEMPOTENCY_KEY,
             base.CACHE_CONTROL,
-            base.idempotent_replayed(True),
-            base.retry_after(409, 429, 503),
+            base.header(*base.REPLAYED, response=True),
+            base.header(*base.RETRY_AFTER, type=int, response=[409, 429, 503]),
         ],
         examples=[
             OpenApiExample(
@@ -385,31 +382,18 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, why)
                 busy.wait = RETRY_AFTER_SECONDS
                 raise busy
-            try:
-                answered = run_without_connection(answer_request(asked))
-            except records.RequestRefused as refused:
-                conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
-                if isinstance(refused, records.StillRunning):
-                    conflict.kind, conflict.wait = "execution", RETRY_AFTER_SECONDS
-                raise conflict from None
-        code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
-        if answered.request.failure:
-            code = CODES[Failure(answered.request.failure)]
-        headers = _headers(request, asked, answered)
+            answered = run_without_connection(answer_request(asked))
+        code: int = status.HTTP_202_ACCEPTED if answered.awaits_run else status.HTTP_200_OK
+        if answered.failure:
+            code = CODES[Failure(answered.failure)]
+        recorded = reverse("workflow-request-detail", args=[answered.pk])
+        headers = {"Location": request.build_absolute_uri(recorded)}
+        if answered.pk != asked.id:
+            headers[base.REPLAYED[0]] = "true"
+        if answered.retry_after is not None:
+            headers["Retry-After"] = str(answered.retry_after)
         response = Response(WorkflowAnswerSerializer(answered).data, code, headers=headers)
-        if answered.request.failure not in OURS:
+        if answered.failure not in OURS:
             # Already logged, with the request's id; Django would add an ERROR.
             mark_logged(response)
         return response
-
-
-def _headers(
-    request: Request, asked: records.RequestInput, answered: records.RequestOutcome
-) -> dict[str, str]:
-    recorded = reverse("workflow-request-detail", args=[answered.request.pk])
-    headers = {"Location": request.build_absolute_uri(recorded)}
-    if answered.request.pk != asked.id:
-        headers["Idempotent-Replayed"] = "true"
-    if answered.retry_after is not None:
-        headers["Retry-After"] = str(answered.retry_after)
-    return headers

@@ -46,7 +46,7 @@ from executions.refusals import (
 )
 from executions.starting import read_idempotency_key
 
-LONGEST_WAIT_SECONDS = 50
+MAX_WAIT_SECONDS = 50
 ANY_JSON: dict[str, Any] = {}
 
 
@@ -58,36 +58,23 @@ def caller_of(request: Request) -> Caller:
     return replace(caller, sees_everything=is_administrator(request))
 
 
-IDEMPOTENCY_KEY = OpenApiParameter(
+def header(name: str, description: str, **options: Any) -> OpenApiParameter:
+    return OpenApiParameter(name, location=OpenApiParameter.HEADER, description=description, **options)
+
+
+IDEMPOTENCY_KEY = header(
     "Idempotency-Key",
-    location=OpenApiParameter.HEADER,
-    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. For "
-    "CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, also "
-    "when its run has ended, and runs nothing again. Requests are the same if they are the same JSON, "
-    "whatever the order of names; `1` and `1.0` differ. A request that was refused, or failed before a tool "
-    "was started, does not use the key up.",
+    "A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. For "
+    "CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, and "
+    "runs nothing again. Requests are the same if they are the same JSON, whatever the order of names; `1` "
+    "and `1.0` differ. One that was refused, or failed before a tool was started, does not use the key up.",
 )
-CACHE_CONTROL = OpenApiParameter(
+CACHE_CONTROL = header(
     "Cache-Control",
-    location=OpenApiParameter.HEADER,
-    description="`no-cache`: the workflow runs even if a cached result is available; its result takes the "
-    "place of that one.",
+    "`no-cache`: the workflow runs even if a result is cached; its result takes the place of that one.",
 )
-
-
-def idempotent_replayed(response: bool | list[int]) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Idempotent-Replayed",
-        location=OpenApiParameter.HEADER,
-        response=response,
-        description="`true` if the idempotency key was used before and this is the answer to that request.",
-    )
-
-
-def retry_after(*codes: int) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Retry-After", int, OpenApiParameter.HEADER, response=[*codes], description="Seconds."
-    )
+REPLAYED = ("Idempotent-Replayed", "`true` if this is the answer to an earlier request with the key.")
+RETRY_AFTER = ("Retry-After", "Seconds.")
 
 
 def idempotency_key_of(request: Request) -> str:
@@ -170,11 +157,10 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     # Last: it searches the newest that the other filters leave.
     search = base.SearchFilter(
         method="by_text",
-        label="Searches, ignoring case, the name of the tool, workflow, source or caller, "
-        "the error, the last progress message, the engine's ids and the keys. Searches the newest "
-        "20,000 executions that match the other parameters, and returns the newest 1,000 matches; "
-        "use `created_before` for older ones. The complete id of an execution or a run, or the "
-        "complete name of a tool, is found regardless of age. Payloads are not searched.",
+        label="Searches the names of tool, workflow, source and caller, the error, the last progress "
+        "message, the engine's ids and the keys, in the newest 20,000 executions that match the other "
+        "parameters, and returns the newest 1,000 matches; use `created_before` for older ones. The complete "
+        "id of an execution or a run, or name of a tool, is found regardless of age.",
     )
     ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
@@ -242,26 +228,19 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
     duration_ms = serializers.IntegerField(
         allow_null=True,
-        help_text="Measured by the engine's clock if it reports both times, otherwise by the product's. Null "
-        "until it has ended, and if it ended while it waited in the queue or for approval.",
+        help_text="By the engine's clock if it reports both times, otherwise by the product's. Null until it "
+        "has ended, and if it ended while it waited.",
     )
     finished_at = serializers.DateTimeField(
         source="ended_at",
         allow_null=True,
         read_only=True,
-        help_text="When the run ended, as the engine reports it if that lies between the start and the time "
-        "when the end was recorded; otherwise the latter. Executions are ordered and removed by the latter.",
+        help_text="As the engine reports it, if that lies between the start and the time when the end was "
+        "recorded; otherwise the latter, by which executions are ordered and removed.",
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
-    progress = serializers.FloatField(
-        source="progress_percent",
-        allow_null=True,
-        help_text="Percent, as the engine reports it; 100 once it has completed.",
-    )
-    queued = serializers.BooleanField(
-        source="is_queued",
-        help_text="It waits until the limits allow it to start; it has not been sent to the engine.",
-    )
+    progress = serializers.FloatField(source="progress_percent", allow_null=True, help_text="Percent.")
+    queued = serializers.BooleanField(source="is_queued", help_text="It waits until the limits allow it.")
     awaited = serializers.BooleanField(source="is_awaited", help_text="A request is waiting for the result.")
     unanswered = serializers.BooleanField(
         source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
@@ -308,14 +287,10 @@ class ExecutionDetailSerializer(ExecutionSerializer):
     """An execution with its payloads and timeline."""
 
     metadata = AnyJSONField(
-        source="payload.metadata",
-        help_text="Version and content hash of the workflow that ran, and what the client reported about "
-        "itself.",
+        source="payload.metadata", help_text="Of the workflow that ran, and of the client that called it."
     )
     cancel_progress = serializers.ChoiceField(
-        choices=CancelProgress.choices,
-        allow_null=True,
-        help_text="The outcome of a cancel request; null if there was none.",
+        choices=CancelProgress.choices, allow_null=True, help_text="Of a request to cancel, if there was one."
     )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
@@ -323,11 +298,10 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         child=serializers.DictField(),
         source="payload.content",
         allow_null=True,
-        help_text="The result as MCP content blocks (text, image, audio, ...), if the engine returns "
-        "them, also for a failure, and notes on the output. Null otherwise.",
+        help_text="The result as MCP content blocks, if the engine returns them, and notes on the output.",
     )
     start_answer = AnyJSONField(
-        source="payload.start_answer", help_text="The engine's raw response to the start."
+        source="payload.start_answer", help_text="To the start, as the engine sent it."
     )
     status_answer = AnyJSONField(source="payload.status_answer", help_text="The engine's last raw status.")
     cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
@@ -353,14 +327,9 @@ class StartSerializer(StrictSerializer):
     """A workflow and its arguments."""
 
     tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
-    arguments = base.JSONObjectField(
-        default=dict, help_text="The arguments, which must match the workflow's input schema."
-    )
+    arguments = base.JSONObjectField(default=dict, help_text="They must match the workflow's input schema.")
     wait_seconds = serializers.IntegerField(
-        default=0,
-        min_value=0,
-        max_value=LONGEST_WAIT_SECONDS,
-        help_text="How long to wait for the result. After this time, the response has the current record.",
+        default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="How long to wait for the result."
     )
 
 
@@ -371,14 +340,12 @@ class ResolveSerializer(StrictSerializer):
     run_id = serializers.CharField(
         default="",
         max_length=255,
-        help_text="The engine's id of that run. Required if it ran, except for an engine that does "
-        "not keep runs, such as an HTTP API.",
+        help_text="The engine's id of that run. Required if it ran, unless the engine keeps no runs.",
     )
     output = AnyJSONField(
         default=None,
         allow_null=True,
-        help_text="For a run that the engine does not keep: its answer, if known. It is recorded as "
-        "reported by you; null: not known.",
+        help_text="Of a run that the engine does not keep, recorded as reported by you. Null: not known.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

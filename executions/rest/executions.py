@@ -55,18 +55,13 @@ from executions.waiting import start_and_wait
 from executions.wakeups import request_poll, request_poll_if_stale
 
 REFUSALS = {
-    400: as_problem(
-        "The workflow declares no such query or signal, or the arguments do not match its schema."
-    ),
+    400: as_problem("The workflow declares no such query or signal, or the arguments do not match."),
     409: as_problem("The run is not running, or the engine does not support the request or refused it."),
     503: as_problem("The engine did not answer. Nothing happened; try again later."),
 }
-UNCERTAIN = as_problem(
-    "It is not known whether the engine received the signal. Check the run before you send it again."
-)
-LONGEST_TEXT = 255
-LONGEST_QUERY = 2_000
-LONGEST_CURSOR = 4_000
+MAX_TEXT = 255
+MAX_QUERY = 2_000
+MAX_CURSOR = 4_000
 STATES = [state.value for state in RunState]
 
 
@@ -90,33 +85,21 @@ CANCEL_CODES = {
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
     CancelOutcome.REFUSED: status.HTTP_409_CONFLICT,
 }
-TOOL_RENAMED_TO = OpenApiParameter(
-    "Tool-Renamed-To",
-    location=OpenApiParameter.HEADER,
-    response=[201, 202],
-    description="The current name of the tool, if the request used a former name.",
-)
+RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used a former name.")
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List executions",
         description="The newest first, without payloads. Callers who are not administrators see only their "
-        "own. With `cursor`, which begins empty, the last page is as quick as the first, "
-        "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
-        "all of them come as one table.",
+        "own. Pages with `cursor` repeat and miss no row while others are added, and have no `count`.",
         parameters=[FORMAT],
-        responses={
-            (200, "application/json"): ExecutionSerializer(many=True),
-            (200, CSV): OpenApiTypes.STR,
-        },
+        responses={(200, "application/json"): ExecutionSerializer(many=True), (200, CSV): OpenApiTypes.STR},
     ),
     retrieve=extend_schema(
         summary="Read an execution",
         description="State and progress while it runs; once it is settled, the final result or error, the "
-        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date, "
-        "and poll once if it is more than two seconds old, regardless of the number of readers.",
-        responses=ExecutionDetailSerializer,
+        "engine's raw answers and the timeline. Workers keep the record up to date: reading asks no engine.",
     ),
 )
 @extend_schema(tags=["Executions"])
@@ -154,35 +137,25 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     @extend_schema(
         operation_id="executions_start",
         summary="Start a workflow",
-        description="The record is committed before the engine is contacted. Without `wait_seconds` the "
-        "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
-        "time is up, or at once while very many requests wait. The run goes on either way: read the "
-        "execution at `Location` for the rest. Where the workflow's results are cached, one may answer at "
-        "once; `cached_at` says so.",
+        description="Without `wait_seconds` the answer comes at once and a worker starts the run; with it, "
+        "as soon as the run is settled or the time is up, or at once while very many requests wait. The run "
+        "goes on either way: read the execution at `Location`. A cached result may answer at once; "
+        "`cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
             202: OpenApiResponse(ExecutionDetailSerializer, "The run continues."),
             404: as_problem("The tool does not exist or is disabled. Nothing was started."),
-            409: as_problem(
-                "The idempotency key was used for another tool or other arguments; `execution_id` says for "
-                "which execution. Nothing was started."
-            ),
-            429: as_problem(
-                "The call rate of the token, the caller, the toolset or the tool is exceeded. Nothing was "
-                "started; see `Retry-After`."
-            ),
-            503: as_problem(
-                "A limit on concurrent runs is reached and the queue is full. Nothing was "
-                "started; see `Retry-After`."
-            ),
+            409: as_problem("The idempotency key belongs to another call, `execution_id`."),
+            429: as_problem("The calls a minute of token, caller, toolset or tool are used up."),
+            503: as_problem("A limit on concurrent runs is reached and the queue is full."),
         },
         parameters=[
             base.IDEMPOTENCY_KEY,
             base.CACHE_CONTROL,
-            base.idempotent_replayed([201, 202]),
-            TOOL_RENAMED_TO,
-            base.retry_after(429, 503),
+            base.header(*base.REPLAYED, response=[201, 202]),
+            base.header(*RENAMED, response=[201, 202]),
+            base.header(*base.RETRY_AFTER, type=int, response=[429, 503]),
         ],
         examples=[
             OpenApiExample(
@@ -207,9 +180,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
-            headers["Idempotent-Replayed"] = "true"
+            headers[base.REPLAYED[0]] = "true"
         if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
-            headers[TOOL_RENAMED_TO.name] = workflow.tool_name
+            headers[RENAMED[0]] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
@@ -219,11 +192,8 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
         request=None,
         responses={
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
-            202: OpenApiResponse(CancellationSerializer, "Cancellation was requested; the engine decides."),
-            409: OpenApiResponse(
-                NotCancelledSerializer,
-                "`already finished`, or `not supported` or `refused` by the engine: the run continues.",
-            ),
+            202: OpenApiResponse(CancellationSerializer, "It was requested; the engine decides."),
+            409: OpenApiResponse(NotCancelledSerializer, "It ended before, or the run continues."),
         },
     )
     @action(detail=True, methods=["post"])
@@ -243,28 +213,17 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     @extend_schema(
         operation_id="executions_resolve",
         summary="Resolve an unconfirmed execution",
-        description="Resolves a start whose answer was lost. If it ran, the engine is asked whether "
-        "it knows the run, and the run is then followed to its end. An engine that keeps no runs, such as an "
-        "HTTP API, cannot be asked: without `run_id` the execution is marked as completed, with "
-        "the `output` that you give or none. If it did not run, the execution has failed and is safe to call "
-        "again. For administrators.",
+        description="Resolves a start whose answer was lost. If it ran, the engine is asked about the run, "
+        "which is then followed to its end; without `run_id`, for an engine that keeps no runs, such as an "
+        "HTTP API, it has completed, with the `output` that you give or none. If it did not run, it has "
+        "failed and is safe to call again. For administrators.",
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
-            400: as_problem(
-                "The engine does not have that run, or `run_id` is missing although it keeps runs. "
-                "Nothing was changed."
-            ),
+            400: as_problem("The engine does not have that run, or keeps runs and `run_id` is missing."),
             409: as_problem("The execution is not unconfirmed."),
             503: as_problem("The engine could not be asked. Nothing was changed."),
         },
-        examples=[
-            OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
-            OpenApiExample(
-                "It ran, at an API that keeps no runs", {"ran": True, "output": {"id": 7}}, request_only=True
-            ),
-            OpenApiExample("It did not run", {"ran": False}, request_only=True),
-        ],
     )
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
@@ -279,7 +238,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
         "progress or, if the engine still answers for it, has ended. It changes nothing.",
         request=TalkSerializer,
         responses={200: AnswerSerializer, **REFUSALS},
-        examples=[OpenApiExample("Without arguments", {"name": "progress"}, request_only=True)],
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
@@ -293,12 +251,11 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
         description="Sends one of the signals that the workflow declares to a run in progress, once. The "
         "answer is the execution's record; the effect of the signal shows later.",
         request=TalkSerializer,
-        responses={200: ExecutionDetailSerializer, **REFUSALS, 504: UNCERTAIN},
-        examples=[
-            OpenApiExample(
-                "With arguments", {"name": "approve", "arguments": {"by": "Ada"}}, request_only=True
-            )
-        ],
+        responses={
+            200: ExecutionDetailSerializer,
+            **REFUSALS,
+            504: as_problem("The engine may have received the signal."),
+        },
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
@@ -330,25 +287,19 @@ def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Exec
 class RunFilterSerializer(StrictSerializer):
     """Which runs to list."""
 
-    workflow = serializers.CharField(
-        required=False, max_length=LONGEST_TEXT, help_text="The engine's name of the workflow."
-    )
+    workflow = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="As the engine names it.")
     state = serializers.MultipleChoiceField(
         choices=STATES, required=False, help_text="Several may be named: `state=running&state=failed`."
     )
-    run = serializers.CharField(
-        required=False, max_length=LONGEST_TEXT, help_text="The prefix of the run id."
-    )
+    run = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="The prefix of the run id.")
     started_after = serializers.DateTimeField(required=False, help_text="Inclusive.")
     started_before = serializers.DateTimeField(required=False)
     query = serializers.CharField(
-        required=False,
-        max_length=LONGEST_QUERY,
-        help_text="An additional filter in the engine's query language.",
+        required=False, max_length=MAX_QUERY, help_text="A further filter in the engine's query language."
     )
     page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
     cursor = serializers.CharField(
-        default="", max_length=LONGEST_CURSOR, help_text="`next_cursor` of the previous page."
+        default="", max_length=MAX_CURSOR, help_text="`next_cursor` of the previous page."
     )
 
     @property
@@ -368,18 +319,13 @@ class EngineRunSerializer(serializers.Serializer[EngineRun]):
     run_id = serializers.CharField(source="listed.run_id")
     workflow = serializers.CharField(source="listed.workflow", help_text="The engine's name for it.")
     state = serializers.ChoiceField(choices=STATES, source="listed.state")
-    told_state = serializers.CharField(
-        source="listed.told_state", help_text="The state as the engine names it."
-    )
+    told_state = serializers.CharField(source="listed.told_state", help_text="As the engine names it.")
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
     details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
-    execution_id = serializers.SerializerMethodField(
-        help_text="The execution it belongs to; null for runs started by other clients."
+    execution_id = serializers.CharField(
+        source="execution.pk", allow_null=True, help_text="Null if another client started it."
     )
-
-    def get_execution_id(self, run: EngineRun) -> str | None:
-        return None if run.execution is None else str(run.execution.pk)
 
 
 class EngineRunPageSerializer(serializers.Serializer[Any]):
