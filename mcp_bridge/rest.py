@@ -172,12 +172,8 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List toolsets", description="With what each list of tools takes of a client's context."
-    ),
-    retrieve=extend_schema(
-        summary="Read a toolset", description="With its rules and the names of the workflows that it shows."
-    ),
+    list=extend_schema(summary="List toolsets", description="With what each takes of a client's context."),
+    retrieve=extend_schema(summary="Read a toolset", description="With its rules and what it shows."),
 )
 @extend_schema(tags=["Toolsets"])
 class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Toolset]):
@@ -204,7 +200,6 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         summary="Add a toolset",
         description="Clients can connect to its address within a second.",
         request=NewToolsetSerializer,
-        responses={201: ToolsetDetailSerializer},
         examples=[OpenApiExample("By tag, and one picked by hand", NEW_TOOLSET, request_only=True)],
     )
     def create(self, request: Request) -> Response:
@@ -215,7 +210,6 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         summary="Change a toolset",
         description="`picked` and `rules` are each replaced as a whole. Omitted fields do not change.",
         request=ToolsetChangeSerializer,
-        responses=ToolsetDetailSerializer,
     )
     def partial_update(self, request: Request, slug: str) -> Response:
         toolset = self.get_object()
@@ -252,15 +246,10 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
-    usable = base.ChosenFilter(
-        AccessToken.objects.usable,
-        label="Neither revoked nor expired, and its owner is not disabled.",
-    )
+    usable = base.ChosenFilter(AccessToken.objects.usable, label="Whether its `state` is `usable`.")
     expires_soon = base.ChosenFilter(AccessToken.objects.expiring, label="Usable, and expires within 7 days.")
     owner = django_filters.CharFilter(field_name="owner__username", label="The user name of its owner.")
-    toolset = django_filters.CharFilter(
-        field_name="toolset__slug", label="Bound to the toolset of this slug."
-    )
+    toolset = django_filters.CharFilter(field_name="toolset__slug", label="The slug of its toolset.")
     ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
 
 
@@ -284,6 +273,9 @@ class FormerSecretSerializer(serializers.ModelSerializer[AccessToken]):
             "last_used_at": {"source": "former_used_at", "read_only": True},
         }
 
+    def get_attribute(self, token: AccessToken) -> AccessToken | None:
+        return token if token.has_former_secret else None
+
 
 class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     """An access token, without its secret."""
@@ -303,7 +295,9 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     usable = serializers.SerializerMethodField(help_text="Its `state` is `usable`.")
     state = serializers.ChoiceField(choices=TokenState.choices)
     expires_soon = serializers.BooleanField(source="ends_soon", help_text="Within 7 days.")
-    former_secret = serializers.SerializerMethodField(help_text="If null, only the current secret works.")
+    former_secret = FormerSecretSerializer(
+        source="*", read_only=True, allow_null=True, help_text="If null, only the current secret works."
+    )
     last_uses = TokenUseSerializer(many=True, help_text="Most recent first, at most ten.")
 
     class Meta:
@@ -318,10 +312,6 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
 
     def get_usable(self, token: AccessToken) -> bool:
         return token.state is TokenState.USABLE
-
-    @extend_schema_field(FormerSecretSerializer(allow_null=True))
-    def get_former_secret(self, token: AccessToken) -> dict[str, Any] | None:
-        return dict(FormerSecretSerializer(token).data) if token.has_former_secret else None
 
 
 class SecretTokenSerializer(TokenSerializer):
@@ -376,7 +366,7 @@ class NewTokenSerializer(TokenChangeSerializer):
         extra_kwargs = {"name": {"validators": []}, "expires_at": {"help_text": EXPIRY}}
 
 
-class RotationSerializer(base.StrictSerializer):
+class RotationSerializer(base.StrictSerializer, serializers.ModelSerializer[AccessToken]):
     """How to rotate."""
 
     overlap_hours = serializers.FloatField(
@@ -385,11 +375,11 @@ class RotationSerializer(base.StrictSerializer):
         max_value=MOST_OVERLAP_HOURS,
         help_text="For how long the current secret works beside the new one.",
     )
-    expires_at = serializers.DateTimeField(
-        required=False,
-        allow_null=True,
-        help_text=f"{EXPIRY} A token that never expires still never expires.",
-    )
+
+    class Meta:
+        model = AccessToken
+        fields = ("overlap_hours", "expires_at")
+        extra_kwargs = {"expires_at": {"help_text": f"{EXPIRY} One that never expires stays so."}}
 
 
 @extend_schema_view(
@@ -415,13 +405,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         "staff only scopes that their permissions cover, and a token only a lifetime within its own.",
         request=NewTokenSerializer,
         responses={201: SecretTokenSerializer},
-        examples=[
-            OpenApiExample(
-                "For an agent, at most one call a second",
-                {"name": "agent of billing", "purpose": "Answers customers.", "calls_per_minute": 60},
-                request_only=True,
-            )
-        ],
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
@@ -436,7 +419,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         summary="Change an access token",
         description="The name and the scopes cannot be changed. Create another token instead.",
         request=TokenChangeSerializer,
-        responses=TokenSerializer,
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
@@ -452,7 +434,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         operation_id="tokens_rotate",
         summary="Rotate an access token",
         description="The new secret is only in this response. The current one works `overlap_hours` more, "
-        "and one from before an earlier rotation no longer.",
+        "an earlier one no longer.",
         request=RotationSerializer,
         responses={200: SecretTokenSerializer, 409: base.as_problem("The token is revoked.")},
     )
@@ -479,7 +461,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         summary="End the former secret of an access token",
         description="Without a former secret, nothing changes.",
         request=None,
-        responses=TokenSerializer,
     )
     @action(detail=True, methods=["post"], url_path="end-former-secret")
     @transaction.atomic
@@ -494,7 +475,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         summary="Revoke an access token",
         description="Within a second no process accepts the token any more, and its open streams end.",
         request=None,
-        responses=TokenSerializer,
     )
     @action(detail=True, methods=["post"])
     @transaction.atomic

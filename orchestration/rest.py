@@ -21,21 +21,11 @@ from catalogue.access import Scope
 from catalogue.compat import mark_logged
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
-from catalogue.rest.base import (
-    LongPages,
-    MomentFilter,
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-    StrictBooleanFilter,
-    StrictSerializer,
-    StringListField,
-    as_problem,
-)
+from catalogue.rest import base
+from catalogue.rest.base import Refusal, StringListField, as_problem
 from catalogue.rest.views import ApiViewSet
 from executions.models import State
-from executions.rest import base
-from executions.rest.base import AnyJSONField
+from executions.rest import shared
 from orchestration import records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, settle_requests
@@ -44,31 +34,25 @@ from orchestration.records import WITH_RUN, raw_response_of, warnings_of
 LONGEST_ID = 255
 
 
-class AskSerializer(StrictSerializer):
+class AskSerializer(base.StrictSerializer):
     """What the user wants, in natural language, and which tools may be used for it."""
 
-    user_instructions = serializers.CharField(
-        max_length=records.LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
-    )
+    user_instructions = serializers.CharField(max_length=records.LONGEST_INSTRUCTIONS)
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
         max_length=records.MOST_TOOLS,
         help_text="The names of the tools that the model may use.",
     )
-    format_response = serializers.BooleanField(
-        default=False, help_text="Whether the model also puts the response into words."
-    )
+    format_response = serializers.BooleanField(default=False, help_text="Also put the response into words.")
     response_format_instructions = serializers.CharField(
         default="",
         allow_blank=True,
         allow_null=True,
         max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
-        help_text="How to phrase the response: length, language, tone, form.",
+        help_text="How to phrase the response.",
     )
-    dry_run = serializers.BooleanField(
-        default=False, help_text="Stop before anything is sent; the answer shows what would be sent."
-    )
+    dry_run = serializers.BooleanField(default=False, help_text="Only show what would be sent.")
 
 
 class StageEntrySerializer(serializers.Serializer[Any]):
@@ -96,7 +80,7 @@ class HttpRequestSpecSerializer(serializers.Serializer[Any]):
     url = serializers.CharField()
     headers = serializers.DictField(child=serializers.CharField())
     query_params = serializers.DictField()
-    body = AnyJSONField()
+    body = shared.AnyJSONField()
 
 
 class OrNull(serializers.CharField):
@@ -119,8 +103,7 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
         choices=State.choices,
         source="execution.state",
         allow_null=True,
-        help_text="The state of the run. `unconfirmed`: it may have run, and a repeated request may "
-        "run it twice.",
+        help_text="`unconfirmed`: it may have run, and a repeated request may run it twice.",
     )
     raw_response = serializers.SerializerMethodField(
         help_text="For HTTP tools `{status_code, headers, body, execution_time_ms}`; for others, "
@@ -149,13 +132,10 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
         read_only_fields = fields
         extra_kwargs = {
             "request_id": {"source": "id"},
-            "status": {
-                "help_text": "`running`: the run takes longer than the answer can wait; the request ends "
-                "when the run ends."
-            },
+            "status": {"help_text": "`running`: the run goes on, and the request ends with it."},
         }
 
-    @extend_schema_field(base.ANY_JSON)
+    @extend_schema_field(shared.ANY_JSON)
     def get_raw_response(self, request: WorkflowRequest) -> Any:
         if request.execution is None:
             return None
@@ -239,7 +219,7 @@ def _answer(why: str) -> OpenApiResponse:
 
 
 REFUSED_FOR_NOW = PolymorphicProxySerializer(
-    "RefusedForNow", [WorkflowAnswerSerializer, ProblemSerializer], resource_type_field_name=None
+    "RefusedForNow", [WorkflowAnswerSerializer, base.ProblemSerializer], resource_type_field_name=None
 )
 
 
@@ -250,10 +230,10 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
     failure = django_filters.ChoiceFilter(choices=Failure.choices)
-    dry_run = StrictBooleanFilter()
-    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
-    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
-    ordering = StableOrdering(
+    dry_run = base.StrictBooleanFilter()
+    created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
+    ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "status", ("selected_tool", "tool"), "prompt_tokens"]
     )
 
@@ -267,16 +247,14 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
         summary="Read a natural-language request",
-        description="Returns the request, its stages so far, and the answer with the current state of "
-        "the run.",
-        responses=WorkflowRequestDetailSerializer,
+        description="With its stages so far, and the answer with the current state of the run.",
     ),
 )
 @extend_schema(tags=["Natural-language requests"])
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
     queryset = WorkflowRequest.objects.none()
     filterset_class = WorkflowRequestFilters
-    pagination_class = LongPages
+    pagination_class = base.LongPages
     newest_by = "created_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
@@ -289,7 +267,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         settle_requests()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
-        visible = WorkflowRequest.objects.visible_to(base.caller_of(self.request))
+        visible = WorkflowRequest.objects.visible_to(shared.caller_of(self.request))
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
@@ -298,7 +276,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
 
 
-class WorkflowViewSet(base.ExecutionsViewSet[WorkflowRequest]):
+class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
     """`POST /workflow`."""
 
     queryset = WorkflowRequest.objects.none()
@@ -318,41 +296,35 @@ class WorkflowViewSet(base.ExecutionsViewSet[WorkflowRequest]):
         operation_id="workflow",
         tags=["Natural-language requests"],
         summary="Send a natural-language request",
-        description="The model chooses one of the tools and its arguments; the product checks that proposal, "
-        "builds the request from the tool's definition, runs it, and puts the response into words if asked "
-        "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "
-        "failed. Everything is recorded, and continues even if the client disconnects.",
+        description="The model chooses one of the tools and its arguments; the product checks that, runs it, "
+        "and puts the response into words if asked to. The answer has the same shape if that fails; "
+        "`error_stage` says where. It is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
             200: _answer("The request is done; for a dry run, the answer shows what would be sent."),
             202: _answer("The run goes on, and the request ends with it; `warnings` says where to read it."),
             404: _answer("tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run."),
-            409: as_problem(
-                "The idempotency key was used for another request, or for one that is still in progress; "
-                "`request_id` says which. Nothing was started."
-            ),
+            409: as_problem("The idempotency key belongs to another or a running request, `request_id`."),
             422: _answer("llm_selection: no tool fits, or the model's proposal was refused."),
             429: OpenApiResponse(
                 REFUSED_FOR_NOW,
                 "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
-                "problem, too many wrong tokens came from this address. Nothing was started.",
+                "problem, too many wrong tokens came from this address.",
             ),
             500: _answer("Internal error, or the process was killed."),
             502: _answer("llm_selection: no usable answer; api_execution: the run failed: `raw_response`."),
             503: OpenApiResponse(
                 REFUSED_FOR_NOW,
-                "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
-                "key, the model or the length of the prompt; api_execution: a limit on concurrent runs is "
-                "reached and the queue is full; or, as a problem, too many requests wait or the database is "
-                "not available. Nothing was started.",
+                "llm_selection: there is no model, or it cannot be asked; api_execution: the queue is full; "
+                "or, as a problem, too many requests wait or the database is not available.",
             ),
             504: _answer("It took too long; as `unconfirmed`, it may have run, and a repetition run twice."),
         },
         parameters=[
-            base.IDEMPOTENCY_KEY,
-            base.CACHE_CONTROL,
-            base.header(*base.REPLAYED, response=True),
-            base.header(*base.RETRY_AFTER, type=int, response=[409, 429, 503]),
+            shared.IDEMPOTENCY_KEY,
+            shared.CACHE_CONTROL,
+            shared.header(*shared.REPLAYED, response=True),
+            shared.header(*shared.RETRY_AFTER, type=int, response=[409, 429, 503]),
         ],
         examples=[
             OpenApiExample(
@@ -370,13 +342,13 @@ class WorkflowViewSet(base.ExecutionsViewSet[WorkflowRequest]):
         wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
-            caller=base.caller_of(request),
-            idempotency_key=base.idempotency_key_of(request),
-            fresh=base.wants_fresh(request),
+            caller=shared.caller_of(request),
+            idempotency_key=shared.idempotency_key_of(request),
+            fresh=shared.wants_fresh(request),
         )
         if not asked.dry_run:
             demand_of_staff(request, MAY_RUN)
-        with base.waiting_places.one_for(asked.caller.key) as has_place:
+        with shared.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
                 why = "Too many requests are waiting for answers. Nothing was done."
                 busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, why)
@@ -389,7 +361,7 @@ class WorkflowViewSet(base.ExecutionsViewSet[WorkflowRequest]):
         recorded = reverse("workflow-request-detail", args=[answered.pk])
         headers = {"Location": request.build_absolute_uri(recorded)}
         if answered.pk != asked.id:
-            headers[base.REPLAYED[0]] = "true"
+            headers[shared.REPLAYED[0]] = "true"
         if answered.retry_after is not None:
             headers["Retry-After"] = str(answered.retry_after)
         response = Response(WorkflowAnswerSerializer(answered).data, code, headers=headers)

@@ -1,7 +1,7 @@
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
-from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied
@@ -20,7 +20,7 @@ from executions.approvals import (
     revoke_standing,
 )
 from executions.models import Approval, ApprovalDecision, Execution, StandingApproval
-from executions.rest.base import ExecutionsViewSet, caller_of
+from executions.rest.shared import ExecutionsViewSet, caller_of
 
 
 class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
@@ -45,8 +45,7 @@ class ApprovalSerializer(serializers.ModelSerializer[Approval]):
     door = serializers.CharField(source="execution.door")
     unanswered = serializers.BooleanField(
         source="is_unanswered",
-        help_text="It waits, but its caller left without an answer and has not asked again. If you approve "
-        "it, it runs all the same.",
+        help_text="It waits, but its caller left meanwhile. If you approve it, it runs all the same.",
     )
     decisions = DecisionSerializer(many=True)
 
@@ -72,25 +71,12 @@ class PastRunSerializer(serializers.ModelSerializer[Execution]):
         read_only_fields = fields
 
 
-class PastSerializer(serializers.Serializer[Any]):
-    """What the tool did before."""
-
-    last = PastRunSerializer(many=True)
-    ended = serializers.IntegerField(help_text="How many of its last 100 runs have ended.")
-    succeeded = serializers.IntegerField()
-    success_rate = serializers.FloatField(allow_null=True, help_text="From 0 to 1.")
-    by_caller = serializers.IntegerField(help_text="How many of the last runs were by the same caller.")
-
-
 class ApprovalDetailSerializer(ApprovalSerializer):
     """A call that needs a person's approval, with what it would send and what the tool did before."""
 
-    arguments = serializers.JSONField(
-        source="execution.payload.input",
-        help_text="The exact arguments; null once the retention policy has removed them.",
-    )
+    arguments = serializers.JSONField(source="execution.payload.input", help_text="Null once removed.")
     client = serializers.SerializerMethodField(help_text="The client's description of itself.")
-    past = serializers.SerializerMethodField()
+    past = serializers.SerializerMethodField(help_text="What the tool's last 100 runs did.")
 
     class Meta(ApprovalSerializer.Meta):
         fields = (*ApprovalSerializer.Meta.fields, "arguments", "client", "past")
@@ -101,7 +87,14 @@ class ApprovalDetailSerializer(ApprovalSerializer):
         return client
 
     def get_past(self, approval: Approval) -> dict[str, Any]:
-        return dict(PastSerializer(read_past(approval.execution)).data)
+        past = read_past(approval.execution)
+        return {
+            "last": PastRunSerializer(past.last, many=True).data,
+            "ended": past.ended,
+            "succeeded": past.succeeded,
+            "success_rate": past.success_rate,
+            "by_caller": past.by_caller,
+        }
 
 
 class ApproveSerializer(base.StrictSerializer):
@@ -112,8 +105,7 @@ class ApproveSerializer(base.StrictSerializer):
         default=None,
         min_value=1,
         max_value=LONGEST_MINUTES,
-        help_text="For how long calls with the same caller, content and arguments need no new "
-        "approval. Null: this call.",
+        help_text="For how long the same call needs no new approval. Null: this call only.",
     )
 
 
@@ -166,12 +158,11 @@ DECIDED: dict[int, Any] = {
 @extend_schema_view(
     list=extend_schema(
         summary="List approvals",
-        description="Lists calls that wait for a person's approval, and calls that were decided; "
-        "the newest first.",
+        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
     ),
     retrieve=extend_schema(
         summary="Read an approval",
-        description="Returns the exact arguments and the previous runs of the tool.",
+        description="With the exact arguments and the previous runs of the tool.",
     ),
 )
 @extend_schema(tags=["Approvals"])
@@ -196,14 +187,9 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
     @extend_schema(
         operation_id="approvals_approve",
         summary="Approve a call",
-        description="If several approvals are needed, the last one starts the call. It runs with "
-        "exactly the recorded arguments, or not at all.",
+        description="The last that is needed starts the call, with exactly the recorded arguments.",
         request=ApproveSerializer,
         responses=DECIDED,
-        examples=[
-            OpenApiExample("Once", {}, request_only=True),
-            OpenApiExample("For an hour", {"minutes": 60}, request_only=True),
-        ],
     )
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
@@ -215,7 +201,6 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         description="The call ends, and the caller gets the reason. Nothing is started.",
         request=RefuseSerializer,
         responses=DECIDED,
-        examples=[OpenApiExample("Refuse", {"words": "Not before the audit."}, request_only=True)],
     )
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
@@ -237,8 +222,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
 @extend_schema_view(
     list=extend_schema(
         summary="List approvals for a period",
-        description="Lists approvals that let identical calls run, including those that have ended; "
-        "the newest first.",
+        description="They let identical calls run. Also those that have ended; the newest first.",
     )
 )
 @extend_schema(tags=["Approvals"])

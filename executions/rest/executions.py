@@ -1,6 +1,7 @@
 from typing import Any
 
-from django.db.models import QuerySet
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
@@ -18,41 +19,226 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue import tables
 from catalogue.access import Caller, Scope
+from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access, admin_access
-from catalogue.rest.base import (
-    REFUSED,
-    JSONObjectField,
-    LongPages,
-    Problem,
-    Refusal,
-    StrictSerializer,
-    as_problem,
-    find_problems,
-)
+from catalogue.rest import base
+from catalogue.rest.base import as_problem
 from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
-from executions.models import Execution
+from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
+from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
-from executions.rest import base
-from executions.rest.base import (
-    AnyJSONField,
-    CancellationSerializer,
-    ExecutionDetailSerializer,
-    ExecutionSerializer,
-    NotCancelledSerializer,
-    ResolveSerializer,
-    StartSerializer,
-)
+from executions.rest import shared
 from executions.starting import create_execution
 from executions.waiting import start_and_wait
 from executions.wakeups import request_poll, request_poll_if_stale
+
+MAX_WAIT_SECONDS = 50
+
+
+class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
+    state = django_filters.MultipleChoiceFilter(
+        choices=State.choices, distinct=False, label="Several may be named: `state=running&state=failed`."
+    )
+    tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
+    source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
+    caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
+    idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
+    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it is waiting in the queue.")
+    cached = base.StrictBooleanFilter(method="by_cache", label="Whether a cached result answered it.")
+    door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
+    created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
+    # Last: it searches the newest that the other filters leave.
+    search = base.SearchFilter(
+        method="by_text",
+        label="Searches the names of tool, workflow, source and caller, the error, the last progress "
+        "message, the engine's ids and the keys, in the newest 20,000 executions that match the other "
+        "parameters, and returns the newest 1,000 matches; use `created_before` for older ones. The complete "
+        "id of an execution or a run, or name of a tool, is found regardless of age.",
+    )
+    ordering = base.StableOrdering(
+        fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
+    )
+
+    def by_text(self, executions: ExecutionQuerySet[Execution], name: str, text: str) -> QuerySet[Execution]:
+        return executions.matching(text.strip())
+
+    def by_cache(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        # Not by excluding, in which SQLite does not recognise the condition of the index.
+        return executions.filter(cached_at__isnull=not wanted)
+
+    def by_queue(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        waiting = Q(state=State.PENDING, admitted_at=None)
+        return executions.filter(waiting if wanted else ~waiting)
+
+
+class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+    """The error, or why the result of a completed execution could not be read; null without one."""
+
+    columns = ("error_kind", "error")  # Of tables
+
+    kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
+    message = serializers.CharField(source="error")
+
+    def get_attribute(self, instance: Execution) -> Execution | None:
+        return instance if instance.error else None
+
+
+class ExecutionSerializer(serializers.ModelSerializer[Execution]):
+    """An execution in a list."""
+
+    success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
+    duration_ms = serializers.IntegerField(
+        allow_null=True,
+        help_text="By the engine's clock if it reports both times, otherwise by the product's. Null until it "
+        "has ended, and if it ended while it waited.",
+    )
+    finished_at = serializers.DateTimeField(
+        source="ended_at",
+        allow_null=True,
+        read_only=True,
+        help_text="As the engine reports it, if that lies between the start and the time when the end was "
+        "recorded; otherwise the latter, by which executions are ordered and removed.",
+    )
+    error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
+    progress = serializers.FloatField(source="progress_percent", allow_null=True, help_text="Percent.")
+    queued = serializers.BooleanField(source="is_queued", help_text="It waits until the limits allow it.")
+    awaited = serializers.BooleanField(source="is_awaited", help_text="A request is waiting for the result.")
+    unanswered = serializers.BooleanField(
+        source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
+    )
+
+    class Meta:
+        model = Execution
+        fields: tuple[str, ...] = (
+            "id", "tool", "workflow_name", "workflow_id", "source", "caller", "caller_name", "door",
+            "idempotency_key", "cached_from", "cached_at", "state", "queued", "awaited", "unanswered",
+            "success", "progress", "progress_message", "error", "run_id", "correlation_id",
+            "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs: dict[str, dict[str, Any]] = {
+            "tool": {"source": "tool_name"},
+            "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
+            "source": {"source": "source_name", "help_text": "The source's name at the time."},
+        }
+        list_serializer_class = Rows
+
+    def get_success(self, execution: Execution) -> bool | None:
+        return execution.succeeded if execution.is_settled else None
+
+
+tables.serializers[Execution] = ExecutionSerializer
+
+
+class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
+    """A line of the timeline."""
+
+    class Meta:
+        model = ExecutionEvent
+        fields = ("at", "kind", "message")
+        read_only_fields = fields
+
+
+class CutSerializer(serializers.Serializer[Any]):
+    payload = serializers.CharField()
+    bytes = serializers.IntegerField()
+
+
+class ExecutionDetailSerializer(ExecutionSerializer):
+    """An execution with its payloads and timeline."""
+
+    metadata = shared.AnyJSONField(
+        source="payload.metadata", help_text="Of the workflow that ran, and of the client that called it."
+    )
+    cancel_progress = serializers.ChoiceField(
+        choices=CancelProgress.choices, allow_null=True, help_text="Of a request to cancel, if there was one."
+    )
+    input = shared.AnyJSONField(source="payload.input", help_text="The arguments.")
+    output = shared.AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
+    content = serializers.ListField(
+        child=serializers.DictField(),
+        source="payload.content",
+        allow_null=True,
+        help_text="The result as MCP content blocks, if the engine returns them, and notes on the output.",
+    )
+    start_answer = shared.AnyJSONField(
+        source="payload.start_answer", help_text="To the start, as the engine sent it."
+    )
+    status_answer = shared.AnyJSONField(source="payload.status_answer", help_text="The last, likewise.")
+    cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
+    events = EventSerializer(many=True)
+
+    class Meta(ExecutionSerializer.Meta):
+        fields = (
+            *ExecutionSerializer.Meta.fields, "timeout_seconds", "deadline_at", "engine_created_at",
+            "engine_started_at", "engine_updated_at", "engine_finished_at", "polls", "polled_at",
+            "poll_failure", "overdue_since", "cancel_requested_at", "cancel_requested_by",
+            "cancel_sent_at", "cancel_refusal", "cancel_progress", "looked_up_since", "metadata",
+            "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
+            "status_answer", "cut", "events",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
+            "payload_removed_at": {"source": "payload_pruned_at"},
+            "events_removed_at": {"source": "events_pruned_at"},
+        }
+
+
+class StartSerializer(base.StrictSerializer):
+    """A workflow and its arguments."""
+
+    tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
+    arguments = base.JSONObjectField(default=dict, help_text="They must match the workflow's input schema.")
+    wait_seconds = serializers.IntegerField(
+        default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="How long to wait for the result."
+    )
+
+
+class ResolveSerializer(base.StrictSerializer):
+    """The resolution of an unconfirmed execution."""
+
+    ran = serializers.BooleanField(help_text="Whether the engine has a run for it.")
+    run_id = serializers.CharField(
+        default="",
+        max_length=255,
+        help_text="The engine's id of that run. Required if it ran, unless the engine keeps no runs.",
+    )
+    output = shared.AnyJSONField(
+        default=None,
+        allow_null=True,
+        help_text="Of a run that the engine does not keep, recorded as reported by you. Null: not known.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        given = {"run_id": bool(attrs["run_id"]), "output": attrs["output"] is not None}
+        for name in (name for name, is_given in given.items() if is_given and not attrs["ran"]):
+            raise serializers.ValidationError({name: "Omit this for an execution that did not run."})
+        if all(given.values()):
+            problem = "Omit the output: the engine has the output of this run."
+            raise serializers.ValidationError({"output": problem})
+        return attrs
+
+
+class CancellationSerializer(serializers.Serializer[Any]):
+    # With names: drf-spectacular finds the schema's own name by the values and names.
+    outcome = serializers.ChoiceField(choices=[(outcome.value, outcome.name) for outcome in CancelOutcome])
+    message = serializers.CharField()
+    execution = ExecutionDetailSerializer()
+
+
+class NotCancelledSerializer(CancellationSerializer, base.ProblemSerializer):
+    """An execution that is not cancelled."""
+
 
 REFUSALS = {
     400: as_problem("The workflow declares no such query or signal, or the arguments do not match."),
@@ -62,29 +248,23 @@ REFUSALS = {
 MAX_TEXT = 255
 MAX_QUERY = 2_000
 MAX_CURSOR = 4_000
-STATES = [state.value for state in RunState]
+STATES = [(state, state.value) for state in RunState]
 
 
-class TalkSerializer(StrictSerializer):
+class TalkSerializer(base.StrictSerializer):
     """A query for a run, or a signal to it."""
 
     name = serializers.CharField(max_length=255, help_text="The name that the workflow declares.")
-    arguments = JSONObjectField(default=dict, help_text="The arguments, which must match its inputSchema.")
+    arguments = base.JSONObjectField(default=dict, help_text="They must match its inputSchema.")
 
 
 class AnswerSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField(source="execution.pk")
     query = serializers.CharField()
-    answer = AnyJSONField(source="value", help_text="The run's answer.")
+    answer = shared.AnyJSONField(source="value", help_text="The run's answer.")
 
 
-CANCEL_CODES = {
-    CancelOutcome.CANCELLED: status.HTTP_200_OK,
-    CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
-    CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
-    CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
-    CancelOutcome.REFUSED: status.HTTP_409_CONFLICT,
-}
+CANCEL_CODES = {CancelOutcome.CANCELLED: 200, CancelOutcome.REQUESTED: 202}  # Others: 409
 RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used a former name.")
 
 
@@ -103,10 +283,10 @@ RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.ExecutionsViewSet[Execution]):
+class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.ExecutionsViewSet[Execution]):
     queryset = Execution.objects.none()
-    filterset_class = base.ExecutionFilters
-    pagination_class = LongPages
+    filterset_class = ExecutionFilters
+    pagination_class = base.LongPages
     newest_by = "created_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
@@ -121,7 +301,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
-        visible = Execution.objects.visible_to(base.caller_of(self.request))
+        visible = Execution.objects.visible_to(shared.caller_of(self.request))
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
@@ -151,16 +331,16 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
             503: as_problem("A limit on concurrent runs is reached and the queue is full."),
         },
         parameters=[
-            base.IDEMPOTENCY_KEY,
-            base.CACHE_CONTROL,
-            base.header(*base.REPLAYED, response=[201, 202]),
-            base.header(*RENAMED, response=[201, 202]),
-            base.header(*base.RETRY_AFTER, type=int, response=[429, 503]),
+            shared.IDEMPOTENCY_KEY,
+            shared.CACHE_CONTROL,
+            shared.header(*shared.REPLAYED, response=[201, 202]),
+            shared.header(*RENAMED, response=[201, 202]),
+            shared.header(*shared.RETRY_AFTER, type=int, response=[429, 503]),
         ],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
-                {"tool": "text_statistics", "arguments": {"text": "To be or not to be"}, "wait_seconds": 10},
+                {"tool": "text_statistics", "arguments": {"text": "To be"}, "wait_seconds": 10},
                 request_only=True,
             )
         ],
@@ -170,17 +350,17 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
         wanted = StartRequest(
             tool_name=asked["tool"],
             arguments=asked["arguments"],
-            caller=base.caller_of(request),
+            caller=shared.caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=base.idempotency_key_of(request),
-            fresh=base.wants_fresh(request),
+            idempotency_key=shared.idempotency_key_of(request),
+            fresh=shared.wants_fresh(request),
         )
         started = _start(wanted, wait_seconds=asked["wait_seconds"])
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
-            headers[base.REPLAYED[0]] = "true"
+            headers[shared.REPLAYED[0]] = "true"
         if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
             headers[RENAMED[0]] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
@@ -198,16 +378,16 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        cancellation = run_without_connection(cancel_execution(pk, caller=base.caller_of(request)))
+        cancellation = run_without_connection(cancel_execution(pk, caller=shared.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         answer: dict[str, Any] = {
             "outcome": cancellation.outcome.value,
             "message": cancellation.message,
             "execution": ExecutionDetailSerializer(execution).data,
         }
-        code = CANCEL_CODES[cancellation.outcome]
+        code = CANCEL_CODES.get(cancellation.outcome, status.HTTP_409_CONFLICT)
         if code == status.HTTP_409_CONFLICT:
-            raise Refusal(code, cancellation.message, kind="execution", **answer)
+            raise base.Refusal(code, cancellation.message, kind="execution", **answer)
         return Response(answer, code)
 
     @extend_schema(
@@ -228,7 +408,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
         asked = self.read_body(ResolveSerializer)
-        resolved = _resolve(pk, asked, caller=base.caller_of(request))
+        resolved = _resolve(pk, asked, caller=shared.caller_of(request))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
     @extend_schema(
@@ -242,7 +422,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
         asked = self.read_body(TalkSerializer)
-        answer = run_without_connection(query_execution(pk, **asked, caller=base.caller_of(request)))
+        answer = run_without_connection(query_execution(pk, **asked, caller=shared.caller_of(request)))
         return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
@@ -260,12 +440,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, base.Ex
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
         asked = self.read_body(TalkSerializer)
-        sent = run_without_connection(signal_execution(pk, **asked, caller=base.caller_of(request)))
+        sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    with base.waiting_places.one_for(request.caller.key) as has_place:
+    with shared.waiting_places.one_for(request.caller.key) as has_place:
         if wait_seconds and has_place:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)
@@ -284,35 +464,29 @@ def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Exec
     return run_without_connection(engine_runs.resolve_as_ran(execution_id, said["output"], caller=caller))
 
 
-class RunFilterSerializer(StrictSerializer):
+class RunFilterSerializer(base.StrictSerializer):
     """Which runs to list."""
 
     workflow = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="As the engine names it.")
     state = serializers.MultipleChoiceField(
-        choices=STATES, required=False, help_text="Several may be named: `state=running&state=failed`."
+        source="states",
+        choices=STATES,
+        required=False,
+        help_text="Several may be named: `state=running&state=failed`.",
     )
     run = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="The prefix of the run id.")
     started_after = serializers.DateTimeField(required=False, help_text="Inclusive.")
     started_before = serializers.DateTimeField(required=False)
     query = serializers.CharField(
-        required=False, max_length=MAX_QUERY, help_text="A further filter in the engine's query language."
+        source="engine_query",
+        required=False,
+        max_length=MAX_QUERY,
+        help_text="A further filter in the engine's query language.",
     )
     page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
     cursor = serializers.CharField(
         default="", max_length=MAX_CURSOR, help_text="`next_cursor` of the previous page."
     )
-
-    @property
-    def run_filter(self) -> RunFilter:
-        asked = self.validated_data
-        return RunFilter(
-            workflow=asked.get("workflow", ""),
-            run=asked.get("run", ""),
-            states=frozenset(RunState(state) for state in asked.get("state", ())),
-            started_after=asked.get("started_after"),
-            started_before=asked.get("started_before"),
-            engine_query=asked.get("query", ""),
-        )
 
 
 class EngineRunSerializer(serializers.Serializer[EngineRun]):
@@ -322,7 +496,7 @@ class EngineRunSerializer(serializers.Serializer[EngineRun]):
     told_state = serializers.CharField(source="listed.told_state", help_text="As the engine names it.")
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
-    details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
+    details = base.JSONObjectField(source="listed.details", help_text="The engine's further details.")
     execution_id = serializers.CharField(
         source="execution.pk", allow_null=True, help_text="Null if another client started it."
     )
@@ -334,7 +508,7 @@ class EngineRunPageSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema(tags=["Sources"])
-class EngineRunViewSet(base.ExecutionsViewSet[Execution]):
+class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
     queryset: QuerySet[Execution] = Execution.objects.none()
     filter_backends = ()
     pagination_class = None
@@ -357,16 +531,16 @@ class EngineRunViewSet(base.ExecutionsViewSet[Execution]):
         },
     )
     def list(self, request: Request, source: str) -> Response:
-        found = get_object_or_404(Source, name=source)
+        row = get_object_or_404(Source, name=source)
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():
-            problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
-            raise Refusal.invalid(REFUSED, problems)
-        size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
-        page = run_without_connection(
-            list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
-        )
-        return Response(EngineRunPageSerializer(page).data)
+            found = base.find_problems(asked.errors)
+            problems = [base.Problem(f"?{one.path[1:]}", one.message) for one in found]
+            raise base.Refusal.invalid(base.REFUSED, problems)
+        wanted = dict(asked.validated_data)
+        page = {"page_size": wanted.pop("page_size"), "cursor": wanted.pop("cursor")}
+        runs = list_engine_runs(row, RunFilter(states=frozenset(wanted.pop("states", ())), **wanted), **page)
+        return Response(EngineRunPageSerializer(run_without_connection(runs)).data)
 
 
 def _without_blanks(parameters: QueryDict) -> QueryDict:

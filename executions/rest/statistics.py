@@ -15,7 +15,7 @@ from catalogue.rest.base import MomentFilter, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome, hour_of
-from executions.rest.base import caller_of
+from executions.rest.shared import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Figures, Period, Subject, figures_since
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket

@@ -12,7 +12,7 @@ from catalogue.access import Scope
 from catalogue.models import Workflow
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
-from executions.rest.base import MAX_WAITS_OF_ONE, waiting_places
+from executions.rest.shared import MAX_WAITS_OF_ONE, waiting_places
 from orchestration import records
 from orchestration.models import WorkflowRequest
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
