@@ -450,7 +450,7 @@ def _answer_once(asked: records.RequestInput) -> uuid.UUID:
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id
     try:
-        return run_without_connection(answer_request(asked)).request.pk
+        return run_without_connection(answer_request(asked)).pk
     except IntegrityError:
         if not WorkflowRequest.objects.filter(pk=asked.id).exists():
             raise

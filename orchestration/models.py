@@ -138,6 +138,7 @@ class WorkflowRequest(models.Model):
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
 
+    retry_after: int | None = None  # Seconds; not stored. None: a retry is of no use
     objects: ClassVar[models.Manager["WorkflowRequest"]] = WorkflowRequestQuerySet.as_manager()
 
     class Meta:

@@ -44,7 +44,7 @@ from orchestration.guard import (
 from orchestration.language_model import Message, MeteredModel, Reply, TokenUsage
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
 from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
-from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused
+from orchestration.records import NotReplayable, RequestInput, RequestRefused
 from orchestration.retrieval import (
     ToolContext,
     Wanted,
@@ -221,7 +221,7 @@ class Pipeline:
         self._tool = ""
         self.refusal: RequestRefused | None = None
         self.retry_after: int | None = None
-        self.outcome: RequestOutcome | None = None  # Of a success; others are read from the record
+        self.has_succeeded = False
 
     @classmethod
     def of_record(cls, request: WorkflowRequest) -> "Pipeline":
@@ -362,7 +362,7 @@ class Pipeline:
     def _succeed(self, message: str, *, state: StageState = StageState.DONE, **found: Any) -> None:
         ended = self.request.succeed(message=message, state=state, **self._costs(), **found)
         if ended:
-            self.outcome = records.answer_of(self.request)
+            self.has_succeeded = True
         self._bound().info("A natural-language request succeeded" if ended else GIVEN_UP)
 
     async def _fail(self, error: StageFailed) -> None:
@@ -394,8 +394,8 @@ class Pipeline:
         self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
 
 
-async def answer_request(asked: RequestInput) -> RequestOutcome:
-    """Failures are part of the outcome. Raises RequestRefused.
+async def answer_request(asked: RequestInput) -> WorkflowRequest:
+    """The record of the request, also of one that failed. Raises RequestRefused.
 
     Cancellation ends only the wait: the request runs to its end, and a repetition gets its answer.
     """
@@ -403,9 +403,11 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
     await asyncio.shield(begin(pipeline.run()))
     if pipeline.refusal is not None:
         raise pipeline.refusal
-    if pipeline.outcome is not None:
-        return pipeline.outcome
-    return await run_in_database(records.read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+    if pipeline.has_succeeded:
+        return pipeline.request
+    answered: WorkflowRequest = await run_in_database(records.read_settled, pipeline.request.pk)
+    answered.retry_after = pipeline.retry_after
+    return answered
 
 
 def settle_requests() -> None:

@@ -28,7 +28,7 @@ from orchestration.models import Failure, Stage, StageState, WorkflowRequest, st
 
 OPENING_SECONDS = 60  # For the first stage
 LOOK_AGAIN_SECONDS = 0.5
-WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
+WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `raw_response_of` reads
 BATCH = 100
 FORMATTED_WITHIN = timedelta(minutes=15)  # After the run's end, however many processes end while they do it
 UNREAD = (
@@ -70,32 +70,6 @@ class RequestInput:
     replayed_dry_run: uuid.UUID | None = None  # The dry run whose call is made instead of asking the model
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     """Of the record and the execution, unless the key belongs to an existing request."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestOutcome:
-    request: WorkflowRequest
-    raw_response: dict[str, Any] | None
-    """An HTTPResponseSpec of HTTP tools; of others `{"execution_id", "state", "output", "error"}`."""
-    retry_after: int | None = None  # Seconds; None if a retry is of no use
-
-    @property
-    def goes_on(self) -> bool:
-        return self.request.awaits_run
-
-    @property
-    def warnings(self) -> list[str]:
-        if not self.goes_on:
-            return [*self.request.warnings]
-        execution = self.request.execution
-        state = "" if execution is None else f" ({execution.state_label})"
-        how_to_read_the_rest = (
-            f"The run continues{state}, and the request ends when the run does: GET "
-            f"/api/workflow-requests/{self.request.pk}/ then has the answer"
-            f"{', with formatted_response' if self.request.format_response else ''}, and GET "
-            f"/api/executions/{self.request.execution_id}/ the state of the run."
-        )
-        return [*self.request.warnings, how_to_read_the_rest]
 
 
 class RequestRefused(Exception):
@@ -205,18 +179,24 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
     return WorkflowRequest.objects.get(pk=request_id)
 
 
-def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
+def read_settled(request_id: uuid.UUID) -> WorkflowRequest:
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
     settle_with_run(request)
-    return answer_of(request, retry_after=retry_after)
+    return request
 
 
-def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> RequestOutcome:
+def warnings_of(request: WorkflowRequest) -> list[str]:
+    if not request.awaits_run:
+        return [*request.warnings]
     execution = request.execution
-    if execution is None:
-        return RequestOutcome(request=request, raw_response=None, retry_after=retry_after)
-    raw = raw_response_of(execution, of_http_tool=request.http_spec is not None)
-    return RequestOutcome(request=request, raw_response=raw)
+    state = "" if execution is None else f" ({execution.state_label})"
+    how_to_read_the_rest = (
+        f"The run continues{state}, and the request ends when the run does: GET "
+        f"/api/workflow-requests/{request.pk}/ then has the answer"
+        f"{', with formatted_response' if request.format_response else ''}, and GET "
+        f"/api/executions/{request.execution_id}/ the state of the run."
+    )
+    return [*request.warnings, how_to_read_the_rest]
 
 
 def settle_with_runs() -> int:

@@ -7,7 +7,6 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import (
     OpenApiExample,
-    OpenApiParameter,
     OpenApiResponse,
     PolymorphicProxySerializer,
     extend_schema,
@@ -22,54 +21,38 @@ from catalogue.access import Scope
 from catalogue.compat import mark_logged
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
-from catalogue.rest.base import (
-    LongPages,
-    MomentFilter,
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-    StrictBooleanFilter,
-    StrictSerializer,
-    StringListField,
-    as_problem,
-)
+from catalogue.rest import base
+from catalogue.rest.base import Refusal, StringListField, as_problem
 from catalogue.rest.views import ApiViewSet
 from executions.models import State
-from executions.rest import base
-from executions.rest.base import AnyJSONField
+from executions.rest import shared
 from orchestration import records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, settle_requests
-from orchestration.records import WITH_RUN, answer_of
+from orchestration.records import WITH_RUN, raw_response_of, warnings_of
 
 LONGEST_ID = 255
 
 
-class AskSerializer(StrictSerializer):
+class AskSerializer(base.StrictSerializer):
     """What the user wants, in natural language, and which tools may be used for it."""
 
-    user_instructions = serializers.CharField(
-        max_length=records.LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
-    )
+    user_instructions = serializers.CharField(max_length=records.LONGEST_INSTRUCTIONS)
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
         max_length=records.MOST_TOOLS,
         help_text="The names of the tools that the model may use.",
     )
-    format_response = serializers.BooleanField(
-        default=False, help_text="Whether the model also puts the response into words."
-    )
+    format_response = serializers.BooleanField(default=False, help_text="Also put the response into words.")
     response_format_instructions = serializers.CharField(
         default="",
         allow_blank=True,
         allow_null=True,
         max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
-        help_text="How to phrase the response: length, language, tone, form.",
+        help_text="How to phrase the response.",
     )
-    dry_run = serializers.BooleanField(
-        default=False, help_text="Stop before anything is sent; the answer shows what would be sent."
-    )
+    dry_run = serializers.BooleanField(default=False, help_text="Only show what would be sent.")
 
 
 class StageEntrySerializer(serializers.Serializer[Any]):
@@ -81,12 +64,13 @@ class StageEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
+class ModelUsageSerializer(serializers.ModelSerializer[WorkflowRequest]):
     """The costs of the model, including failures."""
 
-    model = serializers.CharField(help_text="The model's name at its server.")
-    prompt_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
+    class Meta:
+        model = WorkflowRequest
+        fields = ("model", "prompt_tokens", "completion_tokens")
+        read_only_fields = fields
 
 
 class HttpRequestSpecSerializer(serializers.Serializer[Any]):
@@ -96,7 +80,7 @@ class HttpRequestSpecSerializer(serializers.Serializer[Any]):
     url = serializers.CharField()
     headers = serializers.DictField(child=serializers.CharField())
     query_params = serializers.DictField()
-    body = AnyJSONField()
+    body = shared.AnyJSONField()
 
 
 class OrNull(serializers.CharField):
@@ -106,60 +90,65 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
+class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
     """The answer, which has the same shape for success and failure."""
 
-    request_id = serializers.UUIDField(source="request.pk")
-    status = serializers.ChoiceField(
-        choices=WorkflowRequest.Status.choices,
-        source="request.status",
-        help_text="`running`: the run takes longer than the answer can wait; the request ends when "
-        "the run ends.",
-    )
-    dry_run = serializers.BooleanField(source="request.dry_run")
-    selected_tool = OrNull(source="request.selected_tool", allow_null=True)
-    reason = OrNull(
-        source="request.reason", allow_null=True, help_text="Why this tool, in the model's words."
-    )
-    arguments = serializers.DictField(source="request.arguments", allow_null=True)
+    selected_tool = OrNull(allow_null=True)
+    reason = OrNull(allow_null=True, help_text="Why this tool, in the model's words.")
+    arguments = serializers.DictField(allow_null=True)
     http_spec = HttpRequestSpecSerializer(
-        source="request.http_spec",
-        allow_null=True,
-        help_text="Set for HTTP tools. Null for the tools of other engines.",
+        allow_null=True, help_text="Set for HTTP tools. Null for the tools of other engines."
     )
-    execution_id = serializers.UUIDField(source="request.execution_id", allow_null=True)
     execution_state = serializers.ChoiceField(
         choices=State.choices,
-        source="request.execution.state",
+        source="execution.state",
         allow_null=True,
-        help_text="The state of the run. `unconfirmed`: it may have run, and a repeated request may "
-        "run it twice.",
+        help_text="`unconfirmed`: it may have run, and a repeated request may run it twice.",
     )
-    raw_response = AnyJSONField(
+    raw_response = serializers.SerializerMethodField(
         help_text="For HTTP tools `{status_code, headers, body, execution_time_ms}`; for others, "
         "and where no response came, `{execution_id, state, output, error}`. Null where nothing was run."
     )
     formatted_response = OrNull(
-        source="request.formatted_response",
         allow_null=True,
         required=False,
         help_text="The response in words; present only if requested, and null if it could not be made.",
     )
-    error = OrNull(source="request.error", allow_null=True)
-    error_stage = serializers.ChoiceField(
-        choices=Stage.choices, source="request.error_stage", allow_null=True
-    )
-    failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
-    invalid_tool_ids = StringListField(source="request.invalid_tool_ids")
-    warnings = StringListField()
-    stages = StageEntrySerializer(many=True, source="request.stages")
-    usage = ModelUsageSerializer(source="request")
+    error = OrNull(allow_null=True)
+    error_stage = serializers.ChoiceField(choices=Stage.choices, allow_null=True)
+    failure = serializers.ChoiceField(choices=Failure.choices, allow_null=True)
+    invalid_tool_ids = StringListField()
+    warnings = serializers.SerializerMethodField()
+    stages = StageEntrySerializer(many=True)
+    usage = ModelUsageSerializer(source="*")
 
-    def to_representation(self, answered: records.RequestOutcome) -> dict[str, Any]:
-        shown: dict[str, Any] = super().to_representation(answered)
+    class Meta:
+        model = WorkflowRequest
+        fields = (
+            "request_id", "status", "dry_run", "selected_tool", "reason", "arguments", "http_spec",
+            "execution_id", "execution_state", "raw_response", "formatted_response", "error", "error_stage",
+            "failure", "invalid_tool_ids", "warnings", "stages", "usage",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {
+            "request_id": {"source": "id"},
+            "status": {"help_text": "`running`: the run goes on, and the request ends with it."},
+        }
+
+    @extend_schema_field(shared.ANY_JSON)
+    def get_raw_response(self, request: WorkflowRequest) -> Any:
+        if request.execution is None:
+            return None
+        return raw_response_of(request.execution, of_http_tool=request.http_spec is not None)
+
+    def get_warnings(self, request: WorkflowRequest) -> list[str]:
+        return warnings_of(request)
+
+    def to_representation(self, request: WorkflowRequest) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(request)
         for name in ("error_stage", "failure"):
             shown[name] = shown[name] or None
-        if not answered.request.format_response:
+        if not request.format_response:
             del shown["formatted_response"]
         return shown
 
@@ -186,16 +175,9 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
 class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
     """A request in full: what was asked, and the present answer."""
 
-    user_instructions = serializers.CharField(source="instructions")
     tool_ids = StringListField()
-    response_format_instructions = serializers.CharField(source="format_instructions")
-    payload_removed_at = serializers.DateTimeField(
-        source="payload_pruned_at",
-        allow_null=True,
-        help_text="When the retention policy removed the instructions and what was derived from them.",
-    )
-    answer = serializers.SerializerMethodField(
-        help_text="The answer of `POST /workflow`, with the current state of the run."
+    answer = WorkflowAnswerSerializer(
+        source="*", help_text="The answer of `POST /workflow`, with the current state of the run."
     )
 
     class Meta(WorkflowRequestSerializer.Meta):
@@ -204,10 +186,11 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
             "response_format_instructions", "payload_removed_at", "answer",
         )  # fmt: skip
         read_only_fields = fields
-
-    @extend_schema_field(WorkflowAnswerSerializer)
-    def get_answer(self, request: WorkflowRequest) -> dict[str, Any]:
-        return dict(WorkflowAnswerSerializer(answer_of(request)).data)
+        extra_kwargs = {
+            "user_instructions": {"source": "instructions"},
+            "response_format_instructions": {"source": "format_instructions"},
+            "payload_removed_at": {"source": "payload_pruned_at"},
+        }
 
 
 CODES = {
@@ -230,32 +213,13 @@ NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instruc
 MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
 RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 
-IDEMPOTENCY = OpenApiParameter(
-    base.IDEMPOTENCY_KEY,
-    location=OpenApiParameter.HEADER,
-    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
-    "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
-    "and runs nothing again, whatever the model would choose now. A request that failed before a tool was "
-    "started does not use the key up.",
-)
-FRESH = OpenApiParameter(
-    base.CACHE_CONTROL,
-    location=OpenApiParameter.HEADER,
-    description="`no-cache`: the tool runs even if a cached result is available.",
-)
-REPLAYED = OpenApiParameter(
-    base.IDEMPOTENT_REPLAYED,
-    location=OpenApiParameter.HEADER,
-    response=True,
-    description="`true` if the idempotency key was used before and this is the answer to that request.",
-)
-RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 429, 503], description="Seconds."
-)
+
+def _answer(why: str) -> OpenApiResponse:
+    return OpenApiResponse(WorkflowAnswerSerializer, why)
 
 
 REFUSED_FOR_NOW = PolymorphicProxySerializer(
-    "RefusedForNow", [WorkflowAnswerSerializer, ProblemSerializer], resource_type_field_name=None
+    "RefusedForNow", [WorkflowAnswerSerializer, base.ProblemSerializer], resource_type_field_name=None
 )
 
 
@@ -266,10 +230,10 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
     failure = django_filters.ChoiceFilter(choices=Failure.choices)
-    dry_run = StrictBooleanFilter()
-    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
-    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
-    ordering = StableOrdering(
+    dry_run = base.StrictBooleanFilter()
+    created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
+    ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "status", ("selected_tool", "tool"), "prompt_tokens"]
     )
 
@@ -283,16 +247,14 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
         summary="Read a natural-language request",
-        description="Returns the request, its stages so far, and the answer with the current state of "
-        "the run.",
-        responses=WorkflowRequestDetailSerializer,
+        description="With its stages so far, and the answer with the current state of the run.",
     ),
 )
 @extend_schema(tags=["Natural-language requests"])
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
     queryset = WorkflowRequest.objects.none()
     filterset_class = WorkflowRequestFilters
-    pagination_class = LongPages
+    pagination_class = base.LongPages
     newest_by = "created_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
@@ -305,7 +267,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         settle_requests()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
-        visible = WorkflowRequest.objects.visible_to(base.caller_of(self.request))
+        visible = WorkflowRequest.objects.visible_to(shared.caller_of(self.request))
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
@@ -314,7 +276,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
 
 
-class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
+class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
     """`POST /workflow`."""
 
     queryset = WorkflowRequest.objects.none()
@@ -322,61 +284,48 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
     pagination_class = None
     access = {"create": Access(Scope.RUN, "orchestration.add_workflowrequest")}
 
+    def handle_exception(self, error: Exception) -> Response:
+        if isinstance(error, records.RequestRefused):
+            conflict = Refusal(status.HTTP_409_CONFLICT, str(error), request_id=str(error.request.pk))
+            if isinstance(error, records.StillRunning):
+                conflict.kind, conflict.wait = "execution", RETRY_AFTER_SECONDS
+            error = conflict
+        return super().handle_exception(error)
+
     @extend_schema(
         operation_id="workflow",
         tags=["Natural-language requests"],
         summary="Send a natural-language request",
-        description="The model chooses one of the tools and its arguments; the product checks that proposal, "
-        "builds the request from the tool's definition, runs it, and puts the response into words if asked "
-        "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "
-        "failed. Everything is recorded, and continues even if the client disconnects.",
+        description="The model chooses one of the tools and its arguments; the product checks that, runs it, "
+        "and puts the response into words if asked to. The answer has the same shape if that fails; "
+        "`error_stage` says where. It is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
-            200: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The request is done; for a dry run, the answer shows what would be sent.",
-            ),
-            202: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The run continues, and the request ends when the run ends; `warnings` "
-                "says where to read the rest.",
-            ),
-            404: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run.",
-            ),
-            409: as_problem(
-                "The idempotency key was used for another request, or for one that is still in progress; "
-                "`request_id` says which. Nothing was started."
-            ),
-            422: OpenApiResponse(
-                WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
-            ),
+            200: _answer("The request is done; for a dry run, the answer shows what would be sent."),
+            202: _answer("The run goes on, and the request ends with it; `warnings` says where to read it."),
+            404: _answer("tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run."),
+            409: as_problem("The idempotency key belongs to another or a running request, `request_id`."),
+            422: _answer("llm_selection: no tool fits, or the model's proposal was refused."),
             429: OpenApiResponse(
                 REFUSED_FOR_NOW,
                 "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
-                "problem, too many wrong tokens came from this address. Nothing was started.",
+                "problem, too many wrong tokens came from this address.",
             ),
-            500: OpenApiResponse(WorkflowAnswerSerializer, "Internal error, or the process was killed."),
-            502: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "llm_selection: the model gave no usable answer; api_execution: the run failed, "
-                "`raw_response` has the details.",
-            ),
+            500: _answer("Internal error, or the process was killed."),
+            502: _answer("llm_selection: no usable answer; api_execution: the run failed: `raw_response`."),
             503: OpenApiResponse(
                 REFUSED_FOR_NOW,
-                "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
-                "key, the model or the length of the prompt; api_execution: a limit on concurrent runs is "
-                "reached and the queue is full; or, as a problem, too many requests wait or the database is "
-                "not available. Nothing was started.",
+                "llm_selection: there is no model, or it cannot be asked; api_execution: the queue is full; "
+                "or, as a problem, too many requests wait or the database is not available.",
             ),
-            504: OpenApiResponse(
-                WorkflowAnswerSerializer,
-                "The model or the run took too long; or, as `unconfirmed`, it is not known whether it ran: "
-                "a repeated request may run it twice.",
-            ),
+            504: _answer("It took too long; as `unconfirmed`, it may have run, and a repetition run twice."),
         },
-        parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
+        parameters=[
+            shared.IDEMPOTENCY_KEY,
+            shared.CACHE_CONTROL,
+            shared.header(*shared.REPLAYED, response=True),
+            shared.header(*shared.RETRY_AFTER, type=int, response=[409, 429, 503]),
+        ],
         examples=[
             OpenApiExample(
                 "See what would be sent",
@@ -393,43 +342,30 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
-            caller=base.caller_of(request),
-            idempotency_key=base.idempotency_key_of(request),
-            fresh=base.wants_fresh(request),
+            caller=shared.caller_of(request),
+            idempotency_key=shared.idempotency_key_of(request),
+            fresh=shared.wants_fresh(request),
         )
         if not asked.dry_run:
             demand_of_staff(request, MAY_RUN)
-        with base.waiting_places.one_for(asked.caller.key) as has_place:
+        with shared.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
                 why = "Too many requests are waiting for answers. Nothing was done."
                 busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, why)
                 busy.wait = RETRY_AFTER_SECONDS
                 raise busy
-            try:
-                answered = run_without_connection(answer_request(asked))
-            except records.RequestRefused as refused:
-                conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
-                if isinstance(refused, records.StillRunning):
-                    conflict.kind, conflict.wait = "execution", RETRY_AFTER_SECONDS
-                raise conflict from None
-        code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
-        if answered.request.failure:
-            code = CODES[Failure(answered.request.failure)]
-        headers = _headers(request, asked, answered)
+            answered = run_without_connection(answer_request(asked))
+        code: int = status.HTTP_202_ACCEPTED if answered.awaits_run else status.HTTP_200_OK
+        if answered.failure:
+            code = CODES[Failure(answered.failure)]
+        recorded = reverse("workflow-request-detail", args=[answered.pk])
+        headers = {"Location": request.build_absolute_uri(recorded)}
+        if answered.pk != asked.id:
+            headers[shared.REPLAYED[0]] = "true"
+        if answered.retry_after is not None:
+            headers["Retry-After"] = str(answered.retry_after)
         response = Response(WorkflowAnswerSerializer(answered).data, code, headers=headers)
-        if answered.request.failure not in OURS:
+        if answered.failure not in OURS:
             # Already logged, with the request's id; Django would add an ERROR.
             mark_logged(response)
         return response
-
-
-def _headers(
-    request: Request, asked: records.RequestInput, answered: records.RequestOutcome
-) -> dict[str, str]:
-    recorded = reverse("workflow-request-detail", args=[answered.request.pk])
-    headers = {"Location": request.build_absolute_uri(recorded)}
-    if answered.request.pk != asked.id:
-        headers[base.IDEMPOTENT_REPLAYED] = "true"
-    if answered.retry_after is not None:
-        headers["Retry-After"] = str(answered.retry_after)
-    return headers

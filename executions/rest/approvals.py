@@ -1,56 +1,43 @@
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
-from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound, PermissionDenied
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
-from catalogue.permissions import Access, admin_access
+from catalogue.permissions import admin_access
 from catalogue.rest import base
-from catalogue.rest.views import ApiViewSet
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,
     PERMISSION,
-    NotAllowed,
-    NotDecided,
-    UnknownApproval,
     Verdict,
     decide,
     read_past,
     revoke_standing,
 )
-from executions.models import Approval, Execution, StandingApproval
-from executions.rest.base import caller_of
-
-A_PERSON = (
-    "A person decides: sign in to the admin as staff. Access tokens can read approvals but cannot "
-    "decide them."
-)
+from executions.models import Approval, ApprovalDecision, Execution, StandingApproval
+from executions.rest.shared import ExecutionsViewSet, caller_of
 
 
-class DecisionSerializer(serializers.Serializer[Any]):
+class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
     """One person's answer."""
 
     user = serializers.CharField(source="user_name")
-    verdict = serializers.ChoiceField(choices=Verdict.choices)
-    words = serializers.CharField()
-    minutes = serializers.IntegerField(
-        allow_null=True,
-        help_text="For how long identical calls run without a new approval; null: this call only.",
-    )
-    at = serializers.DateTimeField()
+
+    class Meta:
+        model = ApprovalDecision
+        fields = ("user", "verdict", "words", "minutes", "at")
+        read_only_fields = fields
 
 
-class ApprovalSerializer(serializers.Serializer[Approval]):
+class ApprovalSerializer(serializers.ModelSerializer[Approval]):
     """A call that needs or needed a person's approval."""
 
     execution = serializers.UUIDField(source="pk", help_text="The id of the execution and of the approval.")
-    state = serializers.ChoiceField(choices=Approval.State.choices)
     tool = serializers.CharField(source="execution.tool_name")
     source = serializers.CharField(source="execution.source_name")  # type: ignore[assignment]
     caller = serializers.CharField(source="execution.caller")
@@ -58,67 +45,67 @@ class ApprovalSerializer(serializers.Serializer[Approval]):
     door = serializers.CharField(source="execution.door")
     unanswered = serializers.BooleanField(
         source="is_unanswered",
-        help_text="It waits, but its caller left without an answer and has not asked again. If you approve "
-        "it, it runs all the same.",
+        help_text="It waits, but its caller left meanwhile. If you approve it, it runs all the same.",
     )
-    reason = serializers.CharField(help_text="Why it needs approval, one reason per line.")
-    outcome = serializers.CharField(help_text="How it ended, in a sentence.")
-    approvers_needed = serializers.IntegerField()
     decisions = DecisionSerializer(many=True)
-    requested_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField()
-    decided_at = serializers.DateTimeField(allow_null=True)
+
+    class Meta:
+        model = Approval
+        fields: tuple[str, ...] = (
+            "execution", "state", "tool", "source", "caller", "caller_name", "door", "unanswered", "reason",
+            "outcome", "approvers_needed", "decisions", "requested_at", "expires_at", "decided_at",
+        )  # fmt: skip
+        read_only_fields = fields
 
 
-class PastRunSerializer(serializers.Serializer[Execution]):
+class PastRunSerializer(serializers.ModelSerializer[Execution]):
     """An earlier run of the tool."""
 
     execution = serializers.UUIDField(source="pk")
     state = serializers.CharField()
-    caller_name = serializers.CharField()
-    created_at = serializers.DateTimeField()
     duration_ms = serializers.IntegerField(allow_null=True)
 
-
-class PastSerializer(serializers.Serializer[Any]):
-    """What the tool did before."""
-
-    last = PastRunSerializer(many=True)
-    ended = serializers.IntegerField(help_text="How many of its last 100 runs have ended.")
-    succeeded = serializers.IntegerField()
-    success_rate = serializers.FloatField(allow_null=True, help_text="From 0 to 1.")
-    by_caller = serializers.IntegerField(help_text="How many of the last runs were by the same caller.")
+    class Meta:
+        model = Execution
+        fields = ("execution", "state", "caller_name", "created_at", "duration_ms")
+        read_only_fields = fields
 
 
 class ApprovalDetailSerializer(ApprovalSerializer):
     """A call that needs a person's approval, with what it would send and what the tool did before."""
 
-    arguments = serializers.JSONField(
-        source="execution.payload.input",
-        help_text="The exact arguments; null once the retention policy has removed them.",
-    )
+    arguments = serializers.JSONField(source="execution.payload.input", help_text="Null once removed.")
     client = serializers.SerializerMethodField(help_text="The client's description of itself.")
-    past = serializers.SerializerMethodField()
+    past = serializers.SerializerMethodField(help_text="What the tool's last 100 runs did.")
+
+    class Meta(ApprovalSerializer.Meta):
+        fields = (*ApprovalSerializer.Meta.fields, "arguments", "client", "past")
+        read_only_fields = fields
 
     def get_client(self, approval: Approval) -> dict[str, Any]:
         client: dict[str, Any] = approval.execution.payload.metadata.get("client") or {}
         return client
 
     def get_past(self, approval: Approval) -> dict[str, Any]:
-        return dict(PastSerializer(read_past(approval.execution)).data)
+        past = read_past(approval.execution)
+        return {
+            "last": PastRunSerializer(past.last, many=True).data,
+            "ended": past.ended,
+            "succeeded": past.succeeded,
+            "success_rate": past.success_rate,
+            "by_caller": past.by_caller,
+        }
 
 
 class ApproveSerializer(base.StrictSerializer):
     """Approves this call, or identical calls for a period."""
 
     minutes = serializers.IntegerField(
-        required=False,
         allow_null=True,
         default=None,
         min_value=1,
         max_value=LONGEST_MINUTES,
-        help_text="For how long calls with the same caller, content and arguments need no new "
-        "approval. Null: this call.",
+        help_text="For how long the same call needs no new approval. Null: this call only.",
     )
 
 
@@ -128,18 +115,18 @@ class RefuseSerializer(base.StrictSerializer):
     words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
 
 
-class StandingSerializer(serializers.Serializer[StandingApproval]):
+class StandingSerializer(serializers.ModelSerializer[StandingApproval]):
     """An approval for a period."""
 
-    id = serializers.IntegerField()
     tool = serializers.CharField(source="tool_name")
-    caller = serializers.CharField()
-    caller_name = serializers.CharField()
-    granted_by = serializers.CharField()
-    granted_at = serializers.DateTimeField()
-    until = serializers.DateTimeField()
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    revoked_by = serializers.CharField()
+
+    class Meta:
+        model = StandingApproval
+        fields = (
+            "id", "tool", "caller", "caller_name", "granted_by", "granted_at", "until", "revoked_at",
+            "revoked_by",
+        )  # fmt: skip
+        read_only_fields = fields
 
 
 class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -161,26 +148,25 @@ class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
         return approvals.filter(pk__in=mine) if value else approvals.exclude(pk__in=mine)
 
 
-CONFLICT = base.as_problem(
-    "It has already been decided, has expired, or the workflow has changed since the call."
-)
-FORBIDDEN = base.as_problem("Tokens cannot decide, and people cannot decide on their own calls.")
+DECIDED: dict[int, Any] = {
+    200: ApprovalDetailSerializer,
+    403: base.as_problem("Tokens cannot decide, and people cannot decide on their own calls."),
+    409: base.as_problem("It is already decided, has expired, or the workflow has changed since the call."),
+}
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List approvals",
-        description="Lists calls that wait for a person's approval, and calls that were decided; "
-        "the newest first.",
+        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
     ),
     retrieve=extend_schema(
         summary="Read an approval",
-        description="Returns the exact arguments and the previous runs of the tool.",
-        responses=ApprovalDetailSerializer,
+        description="With the exact arguments and the previous runs of the tool.",
     ),
 )
 @extend_schema(tags=["Approvals"])
-class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Approval]):
+class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ExecutionsViewSet[Approval]):
     queryset = (
         Approval.objects.select_related("execution__payload")
         .prefetch_related("decisions")
@@ -201,44 +187,34 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="approvals_approve",
         summary="Approve a call",
-        description="If several approvals are needed, the last one starts the call. It runs with "
-        "exactly the recorded arguments, or not at all.",
+        description="The last that is needed starts the call, with exactly the recorded arguments.",
         request=ApproveSerializer,
-        responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
-        examples=[
-            OpenApiExample("Once", {}, request_only=True),
-            OpenApiExample("For an hour", {"minutes": 60}, request_only=True),
-        ],
+        responses=DECIDED,
     )
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
-        return self._decide(pk, Verdict.APPROVE, ApproveSerializer)
+        return self._decide(Verdict.APPROVE, ApproveSerializer)
 
     @extend_schema(
         operation_id="approvals_refuse",
         summary="Refuse a call",
         description="The call ends, and the caller gets the reason. Nothing is started.",
         request=RefuseSerializer,
-        responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
-        examples=[OpenApiExample("Refuse", {"words": "Not before the audit."}, request_only=True)],
+        responses=DECIDED,
     )
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
-        return self._decide(pk, Verdict.REFUSE, RefuseSerializer)
+        return self._decide(Verdict.REFUSE, RefuseSerializer)
 
-    def _decide(self, key: str, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
+    def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
         if self.request.auth is not None:
-            raise PermissionDenied(A_PERSON)
+            raise PermissionDenied(
+                "A person decides: sign in to the admin as staff. Access tokens can read approvals but "
+                "cannot decide them."
+            )
         answer = self.read_body(body)
         approval = self.get_object()
-        try:
-            decide(approval.pk, user=self.request.user, verdict=verdict, **answer)
-        except UnknownApproval as error:
-            raise NotFound(str(error)) from None
-        except NotAllowed as error:
-            raise PermissionDenied(str(error)) from None
-        except NotDecided as error:
-            raise base.Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution") from None
+        decide(approval.pk, user=self.request.user, verdict=verdict, **answer)
         self.record("Approved." if verdict == Verdict.APPROVE else "Refused.", approval.execution)
         return Response(ApprovalDetailSerializer(self.get_queryset().get(pk=approval.pk)).data)
 
@@ -246,20 +222,19 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
 @extend_schema_view(
     list=extend_schema(
         summary="List approvals for a period",
-        description="Lists approvals that let identical calls run, including those that have ended; "
-        "the newest first.",
+        description="They let identical calls run. Also those that have ended; the newest first.",
     )
 )
 @extend_schema(tags=["Approvals"])
-class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval]):
+class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingApproval]):
     queryset = StandingApproval.objects.order_by("-granted_at", "-pk")
     serializer_class = StandingSerializer
     pagination_class = base.LongPages
     newest_by = "granted_at"
     lookup_value_regex = "[0-9]{1,18}"
     access = {
-        "list": Access(Scope.ADMIN, "executions.view_standingapproval"),
-        "revoke": Access(Scope.ADMIN, PERMISSION),
+        **admin_access("executions.view_standingapproval", "list"),
+        **admin_access(PERMISSION, "revoke"),
     }
 
     @extend_schema(
@@ -267,10 +242,7 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval
         summary="Revoke an approval for a period",
         description="The next call needs a new approval.",
         request=None,
-        responses={
-            200: StandingSerializer,
-            409: base.as_problem("It has already ended."),
-        },
+        responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")},
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:

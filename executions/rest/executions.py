@@ -1,7 +1,7 @@
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db.models import QuerySet
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
@@ -16,173 +16,277 @@ from drf_spectacular.utils import (
 )
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue import tables
 from catalogue.access import Caller, Scope
+from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
-from catalogue.permissions import Access
-from catalogue.rest.base import (
-    REFUSED,
-    JSONObjectField,
-    LongPages,
-    Problem,
-    Refusal,
-    StrictSerializer,
-    as_problem,
-    find_problems,
-)
+from catalogue.permissions import Access, admin_access
+from catalogue.rest import base
+from catalogue.rest.base import as_problem
 from catalogue.rest.tables import FORMAT, TableMixin
-from catalogue.rest.views import ApiViewSet
 from catalogue.tables import CSV
-from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
-from executions import engine_runs, interacting
+from executions import engine_runs
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
-from executions.interacting import CancelOutcome, cancel_execution
-from executions.models import Execution
+from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
+from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
+from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
-from executions.reading import UnknownExecution
-from executions.refusals import (
-    Busy,
-    IdempotencyConflict,
-    InvalidArguments,
-    KeyOfOtherToolset,
-    StartRefused,
-    TooManyCalls,
-    UnknownTool,
-)
-from executions.rest import base
-from executions.rest.base import (
-    AnyJSONField,
-    CancellationSerializer,
-    ExecutionDetailSerializer,
-    ExecutionSerializer,
-    NotCancelledSerializer,
-    ResolveSerializer,
-    StartSerializer,
-)
+from executions.rest import shared
 from executions.starting import create_execution
 from executions.waiting import start_and_wait
 from executions.wakeups import request_poll, request_poll_if_stale
 
+MAX_WAIT_SECONDS = 50
+
+
+class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
+    state = django_filters.MultipleChoiceFilter(
+        choices=State.choices, distinct=False, label="Several may be named: `state=running&state=failed`."
+    )
+    tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
+    source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
+    caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
+    idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
+    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it is waiting in the queue.")
+    cached = base.StrictBooleanFilter(method="by_cache", label="Whether a cached result answered it.")
+    door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
+    created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
+    # Last: it searches the newest that the other filters leave.
+    search = base.SearchFilter(
+        method="by_text",
+        label="Searches the names of tool, workflow, source and caller, the error, the last progress "
+        "message, the engine's ids and the keys, in the newest 20,000 executions that match the other "
+        "parameters, and returns the newest 1,000 matches; use `created_before` for older ones. The complete "
+        "id of an execution or a run, or name of a tool, is found regardless of age.",
+    )
+    ordering = base.StableOrdering(
+        fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
+    )
+
+    def by_text(self, executions: ExecutionQuerySet[Execution], name: str, text: str) -> QuerySet[Execution]:
+        return executions.matching(text.strip())
+
+    def by_cache(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        # Not by excluding, in which SQLite does not recognise the condition of the index.
+        return executions.filter(cached_at__isnull=not wanted)
+
+    def by_queue(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        waiting = Q(state=State.PENDING, admitted_at=None)
+        return executions.filter(waiting if wanted else ~waiting)
+
+
+class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+    """The error, or why the result of a completed execution could not be read; null without one."""
+
+    columns = ("error_kind", "error")  # Of tables
+
+    kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
+    message = serializers.CharField(source="error")
+
+    def get_attribute(self, instance: Execution) -> Execution | None:
+        return instance if instance.error else None
+
+
+class ExecutionSerializer(serializers.ModelSerializer[Execution]):
+    """An execution in a list."""
+
+    success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
+    duration_ms = serializers.IntegerField(
+        allow_null=True,
+        help_text="By the engine's clock if it reports both times, otherwise by the product's. Null until it "
+        "has ended, and if it ended while it waited.",
+    )
+    finished_at = serializers.DateTimeField(
+        source="ended_at",
+        allow_null=True,
+        read_only=True,
+        help_text="As the engine reports it, if that lies between the start and the time when the end was "
+        "recorded; otherwise the latter, by which executions are ordered and removed.",
+    )
+    error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
+    progress = serializers.FloatField(source="progress_percent", allow_null=True, help_text="Percent.")
+    queued = serializers.BooleanField(source="is_queued", help_text="It waits until the limits allow it.")
+    awaited = serializers.BooleanField(source="is_awaited", help_text="A request is waiting for the result.")
+    unanswered = serializers.BooleanField(
+        source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
+    )
+
+    class Meta:
+        model = Execution
+        fields: tuple[str, ...] = (
+            "id", "tool", "workflow_name", "workflow_id", "source", "caller", "caller_name", "door",
+            "idempotency_key", "cached_from", "cached_at", "state", "queued", "awaited", "unanswered",
+            "success", "progress", "progress_message", "error", "run_id", "correlation_id",
+            "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs: dict[str, dict[str, Any]] = {
+            "tool": {"source": "tool_name"},
+            "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
+            "source": {"source": "source_name", "help_text": "The source's name at the time."},
+        }
+        list_serializer_class = Rows
+
+    def get_success(self, execution: Execution) -> bool | None:
+        return execution.succeeded if execution.is_settled else None
+
+
+tables.serializers[Execution] = ExecutionSerializer
+
+
+class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
+    """A line of the timeline."""
+
+    class Meta:
+        model = ExecutionEvent
+        fields = ("at", "kind", "message")
+        read_only_fields = fields
+
+
+class CutSerializer(serializers.Serializer[Any]):
+    payload = serializers.CharField()
+    bytes = serializers.IntegerField()
+
+
+class ExecutionDetailSerializer(ExecutionSerializer):
+    """An execution with its payloads and timeline."""
+
+    metadata = shared.AnyJSONField(
+        source="payload.metadata", help_text="Of the workflow that ran, and of the client that called it."
+    )
+    cancel_progress = serializers.ChoiceField(
+        choices=CancelProgress.choices, allow_null=True, help_text="Of a request to cancel, if there was one."
+    )
+    input = shared.AnyJSONField(source="payload.input", help_text="The arguments.")
+    output = shared.AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
+    content = serializers.ListField(
+        child=serializers.DictField(),
+        source="payload.content",
+        allow_null=True,
+        help_text="The result as MCP content blocks, if the engine returns them, and notes on the output.",
+    )
+    start_answer = shared.AnyJSONField(
+        source="payload.start_answer", help_text="To the start, as the engine sent it."
+    )
+    status_answer = shared.AnyJSONField(source="payload.status_answer", help_text="The last, likewise.")
+    cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
+    events = EventSerializer(many=True)
+
+    class Meta(ExecutionSerializer.Meta):
+        fields = (
+            *ExecutionSerializer.Meta.fields, "timeout_seconds", "deadline_at", "engine_created_at",
+            "engine_started_at", "engine_updated_at", "engine_finished_at", "polls", "polled_at",
+            "poll_failure", "overdue_since", "cancel_requested_at", "cancel_requested_by",
+            "cancel_sent_at", "cancel_refusal", "cancel_progress", "looked_up_since", "metadata",
+            "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
+            "status_answer", "cut", "events",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
+            "payload_removed_at": {"source": "payload_pruned_at"},
+            "events_removed_at": {"source": "events_pruned_at"},
+        }
+
+
+class StartSerializer(base.StrictSerializer):
+    """A workflow and its arguments."""
+
+    tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
+    arguments = base.JSONObjectField(default=dict, help_text="They must match the workflow's input schema.")
+    wait_seconds = serializers.IntegerField(
+        default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="How long to wait for the result."
+    )
+
+
+class ResolveSerializer(base.StrictSerializer):
+    """The resolution of an unconfirmed execution."""
+
+    ran = serializers.BooleanField(help_text="Whether the engine has a run for it.")
+    run_id = serializers.CharField(
+        default="",
+        max_length=255,
+        help_text="The engine's id of that run. Required if it ran, unless the engine keeps no runs.",
+    )
+    output = shared.AnyJSONField(
+        default=None,
+        allow_null=True,
+        help_text="Of a run that the engine does not keep, recorded as reported by you. Null: not known.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        given = {"run_id": bool(attrs["run_id"]), "output": attrs["output"] is not None}
+        for name in (name for name, is_given in given.items() if is_given and not attrs["ran"]):
+            raise serializers.ValidationError({name: "Omit this for an execution that did not run."})
+        if all(given.values()):
+            problem = "Omit the output: the engine has the output of this run."
+            raise serializers.ValidationError({"output": problem})
+        return attrs
+
+
+class CancellationSerializer(serializers.Serializer[Any]):
+    # With names: drf-spectacular finds the schema's own name by the values and names.
+    outcome = serializers.ChoiceField(choices=[(outcome.value, outcome.name) for outcome in CancelOutcome])
+    message = serializers.CharField()
+    execution = ExecutionDetailSerializer()
+
+
+class NotCancelledSerializer(CancellationSerializer, base.ProblemSerializer):
+    """An execution that is not cancelled."""
+
+
 REFUSALS = {
-    400: as_problem(
-        "The workflow declares no such query or signal, or the arguments do not match its schema."
-    ),
+    400: as_problem("The workflow declares no such query or signal, or the arguments do not match."),
     409: as_problem("The run is not running, or the engine does not support the request or refused it."),
     503: as_problem("The engine did not answer. Nothing happened; try again later."),
 }
-UNCERTAIN = as_problem(
-    "It is not known whether the engine received the signal. Check the run before you send it again."
-)
-Result = TypeVar("Result")
-LONGEST_TEXT = 255
-LONGEST_QUERY = 2_000
-LONGEST_CURSOR = 4_000
-STATES = [state.value for state in RunState]
+MAX_TEXT = 255
+MAX_QUERY = 2_000
+MAX_CURSOR = 4_000
+STATES = [(state, state.value) for state in RunState]
 
 
-class TalkSerializer(StrictSerializer):
+class TalkSerializer(base.StrictSerializer):
     """A query for a run, or a signal to it."""
 
     name = serializers.CharField(max_length=255, help_text="The name that the workflow declares.")
-    arguments = JSONObjectField(default=dict, help_text="The arguments, which must match its inputSchema.")
+    arguments = base.JSONObjectField(default=dict, help_text="They must match its inputSchema.")
 
 
 class AnswerSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField(source="execution.pk")
     query = serializers.CharField()
-    answer = AnyJSONField(source="value", help_text="The run's answer.")
+    answer = shared.AnyJSONField(source="value", help_text="The run's answer.")
 
 
-INTERACTION_CODES: dict[type[Exception], int] = {
-    interacting.EngineUnavailable: status.HTTP_503_SERVICE_UNAVAILABLE,
-    interacting.SignalUncertain: status.HTTP_504_GATEWAY_TIMEOUT,
-}
-
-
-def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
-    try:
-        return run_without_connection(talk)
-    except UnknownExecution as error:
-        raise NotFound(str(error)) from None
-    except interacting.UnknownInteraction as error:
-        raise Refusal.invalid(str(error), [Problem("/name", str(error))]) from None
-    except interacting.UnfitArguments as error:
-        problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-        raise Refusal.invalid(str(error), problems) from None
-    except interacting.InteractionRefused as error:
-        code = INTERACTION_CODES.get(type(error), status.HTTP_409_CONFLICT)
-        raise Refusal(code, str(error), kind="execution") from None
-
-
-CANCEL_CODES = {
-    CancelOutcome.CANCELLED: status.HTTP_200_OK,
-    CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
-    CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
-    CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
-    CancelOutcome.REFUSED: status.HTTP_409_CONFLICT,
-}
-IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    location=OpenApiParameter.HEADER,
-    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
-    "The same key with the same tool and arguments gives the same execution, also when it has ended, for "
-    "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
-    "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
-)
-CACHE_CONTROL = OpenApiParameter(
-    "Cache-Control",
-    location=OpenApiParameter.HEADER,
-    description="`no-cache`: the workflow runs even if a cached result is available; its result takes the "
-    "place of that one.",
-)
-IDEMPOTENT_REPLAYED = OpenApiParameter(
-    "Idempotent-Replayed",
-    location=OpenApiParameter.HEADER,
-    response=[201, 202],
-    description="`true` if the idempotency key was used before and this is the execution it stands for.",
-)
-TOOL_RENAMED_TO = OpenApiParameter(
-    "Tool-Renamed-To",
-    location=OpenApiParameter.HEADER,
-    response=[201, 202],
-    description="The current name of the tool, if the request used a former name.",
-)
-RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
-)
+CANCEL_CODES = {CancelOutcome.CANCELLED: 200, CancelOutcome.REQUESTED: 202}  # Others: 409
+RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used a former name.")
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List executions",
         description="The newest first, without payloads. Callers who are not administrators see only their "
-        "own. With `cursor`, which begins empty, the last page is as quick as the first, "
-        "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
-        "all of them come as one table.",
+        "own. Pages with `cursor` repeat and miss no row while others are added, and have no `count`.",
         parameters=[FORMAT],
-        responses={
-            (200, "application/json"): ExecutionSerializer(many=True),
-            (200, CSV): OpenApiTypes.STR,
-        },
+        responses={(200, "application/json"): ExecutionSerializer(many=True), (200, CSV): OpenApiTypes.STR},
     ),
     retrieve=extend_schema(
         summary="Read an execution",
         description="State and progress while it runs; once it is settled, the final result or error, the "
-        "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date, "
-        "and poll once if it is more than two seconds old, regardless of the number of readers.",
-        responses=ExecutionDetailSerializer,
+        "engine's raw answers and the timeline. Workers keep the record up to date: reading asks no engine.",
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
+class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.ExecutionsViewSet[Execution]):
     queryset = Execution.objects.none()
-    filterset_class = base.ExecutionFilters
-    pagination_class = LongPages
+    filterset_class = ExecutionFilters
+    pagination_class = base.LongPages
     newest_by = "created_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
@@ -191,13 +295,13 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         "retrieve": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "create": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
-        "resolve": Access(Scope.ADMIN, "executions.change_execution"),
+        **admin_access("executions.change_execution", "resolve"),
         "query": Access(Scope.READ, "executions.view_execution"),
         "signal": Access(Scope.RUN, "executions.change_execution"),
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
-        visible = Execution.objects.visible_to(base.caller_of(self.request))
+        visible = Execution.objects.visible_to(shared.caller_of(self.request))
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
@@ -213,34 +317,30 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     @extend_schema(
         operation_id="executions_start",
         summary="Start a workflow",
-        description="The record is committed before the engine is contacted. Without `wait_seconds` the "
-        "answer comes at once and a worker starts the run; with it, as soon as the run is settled or the "
-        "time is up, or at once while very many requests wait. The run goes on either way: read the "
-        "execution at `Location` for the rest. Where the workflow's results are cached, one may answer at "
-        "once; `cached_at` says so.",
+        description="Without `wait_seconds` the answer comes at once and a worker starts the run; with it, "
+        "as soon as the run is settled or the time is up, or at once while very many requests wait. The run "
+        "goes on either way: read the execution at `Location`. A cached result may answer at once; "
+        "`cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
             202: OpenApiResponse(ExecutionDetailSerializer, "The run continues."),
             404: as_problem("The tool does not exist or is disabled. Nothing was started."),
-            409: as_problem(
-                "The idempotency key was used for another tool or other arguments; `execution_id` says for "
-                "which execution. Nothing was started."
-            ),
-            429: as_problem(
-                "The call rate of the token, the caller, the toolset or the tool is exceeded. Nothing was "
-                "started; see `Retry-After`."
-            ),
-            503: as_problem(
-                "A limit on concurrent runs is reached and the queue is full. Nothing was "
-                "started; see `Retry-After`."
-            ),
+            409: as_problem("The idempotency key belongs to another call, `execution_id`."),
+            429: as_problem("The calls a minute of token, caller, toolset or tool are used up."),
+            503: as_problem("A limit on concurrent runs is reached and the queue is full."),
         },
-        parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
+        parameters=[
+            shared.IDEMPOTENCY_KEY,
+            shared.CACHE_CONTROL,
+            shared.header(*shared.REPLAYED, response=[201, 202]),
+            shared.header(*RENAMED, response=[201, 202]),
+            shared.header(*shared.RETRY_AFTER, type=int, response=[429, 503]),
+        ],
         examples=[
             OpenApiExample(
                 "Wait for a short run",
-                {"tool": "text_statistics", "arguments": {"text": "To be or not to be"}, "wait_seconds": 10},
+                {"tool": "text_statistics", "arguments": {"text": "To be"}, "wait_seconds": 10},
                 request_only=True,
             )
         ],
@@ -250,22 +350,19 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         wanted = StartRequest(
             tool_name=asked["tool"],
             arguments=asked["arguments"],
-            caller=base.caller_of(request),
+            caller=shared.caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=base.idempotency_key_of(request),
-            fresh=base.wants_fresh(request),
+            idempotency_key=shared.idempotency_key_of(request),
+            fresh=shared.wants_fresh(request),
         )
-        try:
-            started = _start(wanted, wait_seconds=asked["wait_seconds"])
-        except StartRefused as error:
-            raise _start_refusal(error) from None
+        started = _start(wanted, wait_seconds=asked["wait_seconds"])
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
         headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
         if started.pk != wanted.id:
-            headers[IDEMPOTENT_REPLAYED.name] = "true"
+            headers[shared.REPLAYED[0]] = "true"
         if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
-            headers[TOOL_RENAMED_TO.name] = workflow.tool_name
+            headers[RENAMED[0]] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
@@ -275,69 +372,43 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         request=None,
         responses={
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
-            202: OpenApiResponse(CancellationSerializer, "Cancellation was requested; the engine decides."),
-            409: OpenApiResponse(
-                NotCancelledSerializer,
-                "`already finished`, or `not supported` or `refused` by the engine: the run continues.",
-            ),
+            202: OpenApiResponse(CancellationSerializer, "It was requested; the engine decides."),
+            409: OpenApiResponse(NotCancelledSerializer, "It ended before, or the run continues."),
         },
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        try:
-            cancellation = run_without_connection(cancel_execution(pk, caller=base.caller_of(request)))
-        except UnknownExecution as error:
-            raise NotFound(str(error)) from None
+        cancellation = run_without_connection(cancel_execution(pk, caller=shared.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         answer: dict[str, Any] = {
             "outcome": cancellation.outcome.value,
             "message": cancellation.message,
             "execution": ExecutionDetailSerializer(execution).data,
         }
-        code = CANCEL_CODES[cancellation.outcome]
+        code = CANCEL_CODES.get(cancellation.outcome, status.HTTP_409_CONFLICT)
         if code == status.HTTP_409_CONFLICT:
-            raise Refusal(code, cancellation.message, kind="execution", **answer)
+            raise base.Refusal(code, cancellation.message, kind="execution", **answer)
         return Response(answer, code)
 
     @extend_schema(
         operation_id="executions_resolve",
         summary="Resolve an unconfirmed execution",
-        description="Resolves a start whose answer was lost. If it ran, the engine is asked whether "
-        "it knows the run, and the run is then followed to its end. An engine that keeps no runs, such as an "
-        "HTTP API, cannot be asked: without `run_id` the execution is marked as completed, with "
-        "the `output` that you give or none. If it did not run, the execution has failed and is safe to call "
-        "again. For administrators.",
+        description="Resolves a start whose answer was lost. If it ran, the engine is asked about the run, "
+        "which is then followed to its end; without `run_id`, for an engine that keeps no runs, such as an "
+        "HTTP API, it has completed, with the `output` that you give or none. If it did not run, it has "
+        "failed and is safe to call again. For administrators.",
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
-            400: as_problem(
-                "The engine does not have that run, or `run_id` is missing although it keeps runs. "
-                "Nothing was changed."
-            ),
+            400: as_problem("The engine does not have that run, or keeps runs and `run_id` is missing."),
             409: as_problem("The execution is not unconfirmed."),
             503: as_problem("The engine could not be asked. Nothing was changed."),
         },
-        examples=[
-            OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
-            OpenApiExample(
-                "It ran, at an API that keeps no runs", {"ran": True, "output": {"id": 7}}, request_only=True
-            ),
-            OpenApiExample("It did not run", {"ran": False}, request_only=True),
-        ],
     )
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
         asked = self.read_body(ResolveSerializer)
-        try:
-            resolved = _resolve(pk, asked, caller=base.caller_of(request))
-        except UnknownExecution as error:
-            raise NotFound(str(error)) from None
-        except engine_runs.UnknownRun as error:
-            raise Refusal.invalid(str(error), [Problem("/run_id", str(error))]) from None
-        except engine_runs.EngineSilent as error:
-            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution") from None
-        except engine_runs.ResolutionRefused as error:
-            raise Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution") from None
+        resolved = _resolve(pk, asked, caller=shared.caller_of(request))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
     @extend_schema(
@@ -347,14 +418,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         "progress or, if the engine still answers for it, has ended. It changes nothing.",
         request=TalkSerializer,
         responses={200: AnswerSerializer, **REFUSALS},
-        examples=[OpenApiExample("Without arguments", {"name": "progress"}, request_only=True)],
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        asking = interacting.query_execution(
-            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
-        )
-        return Response(AnswerSerializer(_interact(asking)).data)
+        asked = self.read_body(TalkSerializer)
+        answer = run_without_connection(query_execution(pk, **asked, caller=shared.caller_of(request)))
+        return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
         operation_id="executions_signal",
@@ -362,25 +431,21 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
         description="Sends one of the signals that the workflow declares to a run in progress, once. The "
         "answer is the execution's record; the effect of the signal shows later.",
         request=TalkSerializer,
-        responses={200: ExecutionDetailSerializer, **REFUSALS, 504: UNCERTAIN},
-        examples=[
-            OpenApiExample(
-                "With arguments", {"name": "approve", "arguments": {"by": "Ada"}}, request_only=True
-            )
-        ],
+        responses={
+            200: ExecutionDetailSerializer,
+            **REFUSALS,
+            504: as_problem("The engine may have received the signal."),
+        },
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        sending = interacting.signal_execution(
-            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
-        )
-        sent = _interact(sending)
-        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
-        return Response(ExecutionDetailSerializer(shown).data)
+        asked = self.read_body(TalkSerializer)
+        sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
+        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    with base.waiting_places.one_for(request.caller.key) as has_place:
+    with shared.waiting_places.one_for(request.caller.key) as has_place:
         if wait_seconds and has_place:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)
@@ -399,81 +464,42 @@ def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Exec
     return run_without_connection(engine_runs.resolve_as_ran(execution_id, said["output"], caller=caller))
 
 
-def _start_refusal(error: StartRefused) -> Refusal:
-    match error:
-        case UnknownTool():
-            look = "GET /api/workflows/ lists the available ones."
-            return Refusal(status.HTTP_404_NOT_FOUND, f"{error} {look}")
-        case InvalidArguments():
-            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal.invalid(str(error), problems)
-        case IdempotencyConflict():
-            return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
-        case KeyOfOtherToolset():
-            return Refusal(status.HTTP_409_CONFLICT, str(error))
-        case Busy():
-            is_rate = isinstance(error, TooManyCalls)
-            code = status.HTTP_429_TOO_MANY_REQUESTS if is_rate else status.HTTP_503_SERVICE_UNAVAILABLE
-            busy = Refusal(code, str(error))
-            busy.wait = error.retry_after
-            return busy
-        case _:
-            return Refusal.invalid(str(error))
-
-
-class RunFilterSerializer(StrictSerializer):
+class RunFilterSerializer(base.StrictSerializer):
     """Which runs to list."""
 
-    workflow = serializers.CharField(
-        required=False, max_length=LONGEST_TEXT, help_text="The engine's name of the workflow."
-    )
+    workflow = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="As the engine names it.")
     state = serializers.MultipleChoiceField(
-        choices=STATES, required=False, help_text="Several may be named: `state=running&state=failed`."
+        source="states",
+        choices=STATES,
+        required=False,
+        help_text="Several may be named: `state=running&state=failed`.",
     )
-    run = serializers.CharField(
-        required=False, max_length=LONGEST_TEXT, help_text="The prefix of the run id."
-    )
+    run = serializers.CharField(required=False, max_length=MAX_TEXT, help_text="The prefix of the run id.")
     started_after = serializers.DateTimeField(required=False, help_text="Inclusive.")
     started_before = serializers.DateTimeField(required=False)
     query = serializers.CharField(
+        source="engine_query",
         required=False,
-        max_length=LONGEST_QUERY,
-        help_text="An additional filter in the engine's query language.",
+        max_length=MAX_QUERY,
+        help_text="A further filter in the engine's query language.",
     )
     page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
     cursor = serializers.CharField(
-        default="", max_length=LONGEST_CURSOR, help_text="`next_cursor` of the previous page."
+        default="", max_length=MAX_CURSOR, help_text="`next_cursor` of the previous page."
     )
-
-    @property
-    def run_filter(self) -> RunFilter:
-        asked = self.validated_data
-        return RunFilter(
-            workflow=asked.get("workflow", ""),
-            run=asked.get("run", ""),
-            states=frozenset(RunState(state) for state in asked.get("state", ())),
-            started_after=asked.get("started_after"),
-            started_before=asked.get("started_before"),
-            engine_query=asked.get("query", ""),
-        )
 
 
 class EngineRunSerializer(serializers.Serializer[EngineRun]):
     run_id = serializers.CharField(source="listed.run_id")
     workflow = serializers.CharField(source="listed.workflow", help_text="The engine's name for it.")
     state = serializers.ChoiceField(choices=STATES, source="listed.state")
-    told_state = serializers.CharField(
-        source="listed.told_state", help_text="The state as the engine names it."
-    )
+    told_state = serializers.CharField(source="listed.told_state", help_text="As the engine names it.")
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
-    details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
-    execution_id = serializers.SerializerMethodField(
-        help_text="The execution it belongs to; null for runs started by other clients."
+    details = base.JSONObjectField(source="listed.details", help_text="The engine's further details.")
+    execution_id = serializers.CharField(
+        source="execution.pk", allow_null=True, help_text="Null if another client started it."
     )
-
-    def get_execution_id(self, run: EngineRun) -> str | None:
-        return None if run.execution is None else str(run.execution.pk)
 
 
 class EngineRunPageSerializer(serializers.Serializer[Any]):
@@ -482,11 +508,11 @@ class EngineRunPageSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema(tags=["Sources"])
-class EngineRunViewSet(ApiViewSet[Execution]):
+class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
     queryset: QuerySet[Execution] = Execution.objects.none()
     filter_backends = ()
     pagination_class = None
-    access = {"list": Access(Scope.ADMIN, "executions.view_execution")}
+    access = admin_access("executions.view_execution", "list")
 
     @extend_schema(
         operation_id="sources_runs",
@@ -505,23 +531,16 @@ class EngineRunViewSet(ApiViewSet[Execution]):
         },
     )
     def list(self, request: Request, source: str) -> Response:
-        found = get_object_or_404(Source, name=source)
+        row = get_object_or_404(Source, name=source)
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():
-            problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
-            raise Refusal.invalid(REFUSED, problems)
-        size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
-        try:
-            page = run_without_connection(
-                list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
-            )
-        except Rejected as error:
-            raise Refusal.invalid(error.message) from None
-        except Unsupported as error:
-            raise Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution") from None
-        except ConnectorError as error:
-            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution") from None
-        return Response(EngineRunPageSerializer(page).data)
+            found = base.find_problems(asked.errors)
+            problems = [base.Problem(f"?{one.path[1:]}", one.message) for one in found]
+            raise base.Refusal.invalid(base.REFUSED, problems)
+        wanted = dict(asked.validated_data)
+        page = {"page_size": wanted.pop("page_size"), "cursor": wanted.pop("cursor")}
+        runs = list_engine_runs(row, RunFilter(states=frozenset(wanted.pop("states", ())), **wanted), **page)
+        return Response(EngineRunPageSerializer(run_without_connection(runs)).data)
 
 
 def _without_blanks(parameters: QueryDict) -> QueryDict:

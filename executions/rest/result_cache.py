@@ -8,52 +8,44 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.permissions import Access
+from catalogue.permissions import admin_access
 from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem, check_parameters
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
-from executions.result_cache import CacheFigures, cache_figures, clear_results
+from executions.result_cache import cache_figures, clear_results
 
 WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
 
 
-class CacheFiguresSerializer(serializers.Serializer[CacheFigures]):
+class CacheFiguresSerializer(serializers.ModelSerializer[CacheUse]):
     """The figures of the result cache, for all processes."""
 
     enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
     max_bytes = serializers.IntegerField(help_text="The limit for the results of all workflows together.")
-    entries = serializers.IntegerField(help_text="Results that are cached at present.")
-    bytes = serializers.IntegerField(help_text="Their size.")
-    hits = serializers.IntegerField(help_text="Calls that a cached result answered.")
-    misses = serializers.IntegerField(help_text="Calls that ran because no cached result was available.")
-    hit_rate = serializers.FloatField(
-        allow_null=True, help_text="Hits divided by hits and misses, from 0 to 1."
-    )
-    refreshes = serializers.IntegerField(help_text="Calls that asked for a fresh run.")
-    stored = serializers.IntegerField(help_text="Results that were stored in the cache.")
-    oversized = serializers.IntegerField(help_text="Results that were too large for the cache.")
-    evictions = serializers.IntegerField(help_text="Results that were evicted to make room for others.")
-    expired = serializers.IntegerField(help_text="Results that were removed because of their age.")
-    cleared = serializers.IntegerField(help_text="Results that were cleared on request.")
+    hit_rate = serializers.FloatField(allow_null=True, help_text="Hits of hits and misses, from 0 to 1.")
+
+    class Meta:
+        model = CacheUse
+        fields = (
+            "enabled", "max_bytes", "entries", "bytes", "hits", "misses", "hit_rate", "refreshes", "stored",
+            "oversized", "evictions", "expired", "cleared",
+        )  # fmt: skip
+        read_only_fields = fields
 
 
 class ClearSerializer(StrictSerializer):
     """What to clear."""
 
     workflow = serializers.CharField(
-        default="",
-        allow_blank=True,
-        max_length=64,
-        help_text="A workflow's tool name. Omit it to clear all results.",
+        default="", allow_blank=True, max_length=64, help_text="A workflow's tool name. Empty: all results."
     )
 
 
 class ClearedSerializer(serializers.Serializer[Any]):
     success = serializers.BooleanField()
-    entriesCleared = serializers.IntegerField()  # noqa: N815 - as the tool ClearCache answers
     workflow = serializers.CharField(help_text="Its tool name; empty for all.")
+    entriesCleared = serializers.IntegerField()  # noqa: N815 - as the tool ClearCache answers
 
 
 @extend_schema(tags=["Result cache"])
@@ -62,8 +54,8 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     filter_backends = ()
     pagination_class = None
     access = {
-        "list": Access(Scope.ADMIN, "executions.view_cacheuse"),
-        "clear": Access(Scope.ADMIN, "executions.delete_cachedresult"),
+        **admin_access("executions.view_cacheuse", "list"),
+        **admin_access("executions.delete_cachedresult", "clear"),
     }
 
     @extend_schema(
@@ -82,13 +74,9 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     @extend_schema(
         operation_id="result_cache_clear",
         summary="Clear the result cache",
-        description="Clears the cached results of one workflow, or of all. Runs that began before are not "
-        "cached either. For administrators.",
+        description="Of one workflow, or of all. Runs that began before are not cached either.",
         request=ClearSerializer,
-        responses={
-            200: ClearedSerializer,
-            400: as_problem("The workflow does not exist. Nothing was cleared."),
-        },
+        responses={200: ClearedSerializer, 400: as_problem("There is no such workflow.")},
     )
     @action(detail=False, methods=["post"])
     def clear(self, request: Request) -> Response:
@@ -96,10 +84,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         keys = {_key_of(name, place="/workflow")} if name else None
         changed = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)
         self.record("Cleared its cached results.", *changed)
-        cleared = clear_results(keys)
-        return Response(
-            ClearedSerializer({"success": True, "entriesCleared": cleared, "workflow": name}).data
-        )
+        return Response({"success": True, "entriesCleared": clear_results(keys), "workflow": name})
 
 
 def _key_of(tool_name: str, *, place: str) -> int:

@@ -1,11 +1,10 @@
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,14 +15,10 @@ from catalogue.rest.base import MomentFilter, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome, hour_of
-from executions.rest.base import caller_of
-from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
+from executions.rest.shared import caller_of
+from executions.statistics import COLUMN_OF, DAY, HOUR, Figures, Period, Subject, figures_since
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
-NUMBERS = (
-    "calls", "failures", "cancelled", "cached", "mean_ms", "p50_ms", "p95_ms", "input_tokens",
-    "output_tokens", "last_at",
-)  # fmt: skip
 
 
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -38,14 +33,13 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     bucket = django_filters.ChoiceFilter(
         choices=[("hour", "hour"), ("day", "day")],
         method="as_it_is",
-        label="One row for each hour (up to 35 days) or each day in UTC (up to 400 days) in which something "
-        "ended. Default: one row for the whole period.",
+        label="A row for each hour (up to 35 days) or UTC day (up to 400 days) in which something ended. "
+        "Default: one for the whole period.",
     )
     group_by = django_filters.MultipleChoiceFilter(
         choices=[(subject.value, subject.value) for subject in Subject],
         method="as_it_is",
-        label="One row for each tool, toolset, caller, source or door; can be repeated: "
-        "`group_by=tool&group_by=door`. Default: one total.",
+        label="A row for each of these; can be repeated: `group_by=tool&group_by=door`. Default: one total.",
     )
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     toolset = django_filters.CharFilter(label="The slug of the toolset whose address was called.")
@@ -74,46 +68,33 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     tool = serializers.CharField(allow_null=True, help_text="The tool's name at the time.")
     toolset = serializers.CharField(allow_null=True, help_text="Empty: the address of all tools.")
     caller = serializers.CharField(allow_null=True)
-    source = serializers.CharField(  # type: ignore[assignment]
-        allow_null=True, help_text="The source's name at the time."
-    )
+    source = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     door = serializers.CharField(allow_null=True)
     calls = serializers.IntegerField(help_text="Executions that ended.")
     failures = serializers.IntegerField(help_text="Executions that failed or timed out.")
     cancelled = serializers.IntegerField()
     cached = serializers.IntegerField(help_text="Answered from the result cache, without a run.")
     mean_ms = serializers.IntegerField(allow_null=True, help_text="Mean duration of runs that ended.")
-    p50_ms = serializers.IntegerField(allow_null=True, help_text="Median duration, estimated to within 20 %.")
-    p95_ms = serializers.IntegerField(
-        allow_null=True, help_text="95th percentile of the duration, estimated likewise."
-    )
+    p50_ms = serializers.IntegerField(allow_null=True, help_text="Median duration, to within 20 %.")
+    p95_ms = serializers.IntegerField(allow_null=True, help_text="95th percentile, to within 20 %.")
     input_tokens = serializers.IntegerField(help_text="Estimated from the characters of the arguments.")
     output_tokens = serializers.IntegerField(help_text="Estimated from the characters of the results.")
     last_at = serializers.DateTimeField(help_text="When the last of them ended.")
+
+
+NUMBERS = [name for name in StatisticsSerializer().fields if hasattr(Figures, name)]
 
 
 @extend_schema_view(
     list=extend_schema(
         operation_id="statistics_list",
         summary="Read statistics",
-        description="Calls, failures, durations and tokens of executions that have ended, by the hour or day "
-        "in which they did and by what they were for; the earliest first, then what was called most. They "
-        "are kept longer than the executions. Callers who are not administrators see only their own calls.",
+        description="Of executions that have ended, by the hour or day in which they did and by what they "
+        "were for; the earliest first, then what was called most. Kept longer than the executions. Callers "
+        "who are not administrators see only their own calls.",
         responses=StatisticsSerializer(many=True),
-        examples=[
-            OpenApiExample(
-                "The tools of a week",
-                {
-                    "time": None, "tool": "text_statistics", "toolset": None, "caller": None, "source": None,
-                    "door": None, "calls": 120, "failures": 3, "cancelled": 0, "cached": 17, "mean_ms": 850,
-                    "p50_ms": 790, "p95_ms": 2200, "input_tokens": 5200, "output_tokens": 9800,
-                    "last_at": "2026-11-20T09:41:07Z",
-                },
-                response_only=True,
-            )
-        ],
     )
-)  # fmt: skip
+)
 @extend_schema(tags=["Statistics"])
 class StatisticsViewSet(ApiViewSet[HourlyUsage]):
     queryset = HourlyUsage.objects.none()
@@ -134,21 +115,17 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         if (chosen["ended_before"] or timezone.now()) - start > longest + HOUR:
             why = f"The period is too long: request at most {longest.days} days, or use another bucket."
             raise Refusal.invalid(why, [Problem("?ended_after", why)])
-        found = sorted(
-            _rows(rows, hour_of(start), chosen["bucket"], chosen["group_by"]),
-            key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
+        columns = [COLUMN_OF[Subject(name)] for name in chosen["group_by"]]
+        length = {"": None, "hour": HOUR, "day": DAY}[chosen["bucket"]]
+        named = [*(["time"] if length else []), *chosen["group_by"]]
+        found = [
+            dict.fromkeys(("time", *Subject))
+            | dict(zip(named, key, strict=True))
+            | {name: getattr(figures, name) for name in NUMBERS}
+            for key, figures in figures_since(rows, hour_of(start), *columns, bucket=length).items()
+        ]
+        found.sort(
+            key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject))
         )
         page = self.paginate_queryset(found)
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
-
-
-def _rows(
-    rows: QuerySet[HourlyUsage], start: datetime, bucket: str, group_by: list[str]
-) -> Iterator[dict[str, Any]]:
-    columns = [COLUMN_OF[Subject(name)] for name in group_by]
-    lengths = {"": None, "hour": HOUR, "day": DAY}
-    for key, figures in figures_since(rows, start, *columns, bucket=lengths[bucket]).items():
-        time, values = (key[0], key[1:]) if bucket else (None, key)
-        named = dict.fromkeys((subject.value for subject in Subject), None)
-        numbers = {name: getattr(figures, name) for name in NUMBERS}
-        yield {"time": time, **named, **dict(zip(group_by, values, strict=True)), **numbers}

@@ -11,7 +11,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from executions import waiting
 from executions.models import Execution, State
-from executions.rest.base import MOST_OF_ONE, waiting_places
+from executions.rest.shared import MAX_WAITS_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
@@ -116,7 +116,7 @@ def test_a_running_execution_shows_its_progress_and_no_verdict():
     assert (shown["success"], shown["finished_at"], shown["duration_ms"]) == (None, None, None)
 
 
-@pytest.mark.databases("executions.rest.base")
+@pytest.mark.databases("executions.rest.executions")
 def test_a_caller_sees_only_what_it_started():
     """404, not 403: that there is such an execution is nobody else's business."""
     client, other = agent(), agent()
@@ -154,7 +154,7 @@ def test_administrators_see_everything():
         ("", "cba"),
     ],
 )
-@pytest.mark.databases("executions.rest.base")
+@pytest.mark.databases("executions.rest.executions")
 def test_the_list_is_filtered_and_ordered(query, expected):
     days = [timezone.datetime(2026, 1, day, tzinfo=timezone.get_default_timezone()) for day in (1, 2, 3)]
     a = make_execution(tool_name="alpha", source_name="east", created_at=days[0])
@@ -187,7 +187,7 @@ def test_the_list_is_filtered_and_ordered(query, expected):
         ("", "abc"),
     ],
 )
-@pytest.mark.databases("executions.rest.base", "executions.models.execution")
+@pytest.mark.databases("executions.rest.executions", "executions.models.execution")
 def test_runs_are_found_by_text(text, expected):
     """E10: by names, ids, keys and what went wrong, together with the other filters."""
     a = make_execution(tool_name="alpha", source_name="east", idempotency_key="order-4")
@@ -453,7 +453,7 @@ def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine: Source
     client = agent()
     body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 50}
     with ExitStack() as stack:
-        for _ in range(MOST_OF_ONE):
+        for _ in range(MAX_WAITS_OF_ONE):
             assert stack.enter_context(waiting_places.one_for(client.token.caller.key))
         response = client.post("/api/executions/", body)
     assert (response.status_code, response.json()["state"]) == (202, "pending")
@@ -651,7 +651,7 @@ def test_a_record_tells_of_the_queue_the_key_the_waiting_caller_and_what_ran():
 @pytest.mark.parametrize(
     ("query", "expected"), [("queued=true", "q"), ("queued=false", "p"), ("idempotency_key=order-7", "q")]
 )
-@pytest.mark.databases("executions.rest.base")
+@pytest.mark.databases("executions.rest.executions")
 def test_the_list_is_filtered_by_queue_and_key(query, expected):
     """B7"""
     queued = make_queued(idempotency_key="order-7")

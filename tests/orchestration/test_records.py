@@ -18,7 +18,7 @@ from executions.retention import prune
 from orchestration import language_model, records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
-from orchestration.records import RequestInput
+from orchestration.records import RequestInput, raw_response_of
 from orchestration.tasks import end_interrupted_requests
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.engines.model_answers import USAGE, fails, proposes
@@ -325,7 +325,8 @@ async def test_a_client_that_is_gone_leaves_a_request_that_comes_to_its_end(
         user_instructions="Where?", tool_ids=["get_order"], caller=ALICE, idempotency_key="order-1"
     )
     answered = await answer_request(again)
-    assert answered.raw_response is not None and answered.raw_response["body"] == ORDER
+    assert answered.execution is not None
+    assert raw_response_of(answered.execution, of_http_tool=True)["body"] == ORDER
     assert len(shop.arrived) == 1
 
 

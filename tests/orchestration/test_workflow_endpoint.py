@@ -12,7 +12,7 @@ from catalogue.access import Scope
 from catalogue.models import Workflow
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
-from executions.rest.base import MOST_OF_ONE, waiting_places
+from executions.rest.shared import MAX_WAITS_OF_ONE, waiting_places
 from orchestration import records
 from orchestration.models import WorkflowRequest
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
@@ -521,7 +521,7 @@ def test_a_caller_whose_requests_wait_already_does_not_take_everybodys_threads(s
     client = TokenClient(Scope.READ, Scope.RUN)
     body = {"user_instructions": "Where is A-7?", "tool_ids": ["get_order"]}
     with ExitStack() as stack:
-        for _ in range(MOST_OF_ONE):
+        for _ in range(MAX_WAITS_OF_ONE):
             assert stack.enter_context(waiting_places.one_for(client.token.caller.key))
         refused = client.post("/workflow", body)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
