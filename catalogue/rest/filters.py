@@ -94,8 +94,6 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     }
 
     @extend_schema(
-        summary="Add a filter",
-        description="Agents notice within a second. The first include filter hides what it does not match.",
         parameters=[PREVIEW],
         request=FilterSerializer,
         responses={200: WrittenFilterSerializer, 201: WrittenFilterSerializer},
@@ -103,6 +101,8 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Add a filter.
+        Agents notice within a second. The first include filter hides what it does not match."""
         body = self.read_body(FilterSerializer)
         Revision.lock()
         last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
@@ -111,8 +111,6 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         return self._write(request, rule, status.HTTP_201_CREATED, message="Added.")
 
     @extend_schema(
-        summary="Change a filter",
-        description="Omitted fields are unchanged.",
         parameters=[PREVIEW],
         request=FilterChangeSerializer,
         responses=WrittenFilterSerializer,
@@ -120,6 +118,8 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change a filter.
+        Omitted fields are unchanged."""
         Revision.lock()
         rule = self.get_object()
         given = request.data if isinstance(request.data, dict) else {"": request.data}
@@ -129,9 +129,10 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
             setattr(rule, name, value)
         return self._write(request, rule, status.HTTP_200_OK, message=changed_fields(given))
 
-    @extend_schema(summary="Delete a filter", responses={204: None})
+    @extend_schema(responses={204: None})
     @transaction.atomic
     def destroy(self, request: Request, pk: str) -> Response:
+        """Delete a filter."""
         Revision.lock()
         rule = self.get_object()
         self.record_deletion(rule)

@@ -95,11 +95,6 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     @extend_schema(
-        operation_id="history_revert",
-        summary="Revert a change",
-        description="Restores the old values or a deleted object, or removes an added one. Returns the new "
-        "entry, which can be reverted too. The request requires the permission for that change; a token can "
-        "revert what it can change over REST.",
         request=None,
         responses={
             200: HistoryEntrySerializer,
@@ -111,6 +106,10 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     )
     @action(detail=True, methods=["post"])
     def revert(self, request: Request, pk: str) -> Response:
+        """Revert a change.
+        Restores the old values or a deleted object, or removes an added one. Returns the new entry, which
+        can be reverted too. The request requires the permission for that change; a token can revert what
+        it can change over REST."""
         entry = self.get_object()
         needed = permission_to_revert(entry)
         if request.auth is None:
@@ -232,28 +231,21 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
 
-    @extend_schema(
-        operation_id="audit_head",
-        summary="Read the head of the audit's chain",
-        responses=HeadSerializer,
-        filters=False,
-    )
+    @extend_schema(operation_id="audit_head", responses=HeadSerializer, filters=False)
     @action(detail=False, methods=["get"], url_path="head", pagination_class=None, filter_backends=())
     def chain(self, request: Request) -> Response:
+        """Read the head of the audit's chain."""
         unsealed = Entry.objects.filter(segment=None).count()
         return Response(HeadSerializer({"head": head(), "unsealed": unsealed}).data)
 
     @extend_schema(
-        operation_id="audit_export",
-        summary="Export the audit",
-        description="JSON lines: the entries of each segment, then the segment, so that `verify_audit "
-        "--file` can check it without the database. Segments are whole.",
-        parameters=[KIND, SINCE, UNTIL],
-        responses={(200, MEDIA_TYPE): OpenApiTypes.STR},
-        filters=False,
+        parameters=[KIND, SINCE, UNTIL], responses={(200, MEDIA_TYPE): OpenApiTypes.STR}, filters=False
     )
     @action(detail=False, methods=["get"], pagination_class=None, filter_backends=())
     def export(self, request: Request) -> StreamingHttpResponse:
+        """Export the audit.
+        JSON lines: the entries of each segment, then the segment, so that `verify_audit --file` can check
+        it without the database. Segments are whole."""
         base.check_parameters(request, KIND, SINCE, UNTIL)
         bounds = {name: request.query_params.get(name, "") for name in ("since", "until")}
         moments = {name: _read_moment(name, text) for name, text in bounds.items()}

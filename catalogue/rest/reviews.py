@@ -237,35 +237,23 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     def get_serializer_class(self) -> type[ReviewSerializer]:
         return ReviewSerializer if self.action == "list" else ReviewDetailSerializer
 
-    @extend_schema(
-        operation_id="reviews_accept",
-        summary="Accept a change",
-        description="Agents see the engine's current version, or only its `fields` while the rest stays "
-        "held. A new workflow is enabled.",
-        request=AcceptedOfferSerializer,
-        responses={200: DecidedSerializer, 409: REFUSED},
-    )
+    @extend_schema(request=AcceptedOfferSerializer, responses={200: DecidedSerializer, 409: REFUSED})
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, workflow: str) -> Response:
+        """Accept a change.
+        Agents see the engine's current version, or only its `fields` while the rest stays held. A new
+        workflow is enabled."""
         return self._decide_one(accept_offers, AcceptedOfferSerializer)
 
-    @extend_schema(
-        operation_id="reviews_keep",
-        summary="Keep the accepted version",
-        description="Agents still see the accepted version, and no review is requested until the engine "
-        "changes the workflow again. A new workflow stays hidden.",
-        request=OfferSerializer,
-        responses={200: DecidedSerializer, 409: REFUSED},
-    )
+    @extend_schema(request=OfferSerializer, responses={200: DecidedSerializer, 409: REFUSED})
     @action(detail=True, methods=["post"])
     def keep(self, request: Request, workflow: str) -> Response:
+        """Keep the accepted version.
+        Agents still see the accepted version, and no review is requested until the engine changes the
+        workflow again. A new workflow stays hidden."""
         return self._decide_one(keep_accepted, OfferSerializer)
 
     @extend_schema(
-        operation_id="reviews_accept_many",
-        summary="Accept changes",
-        description="Offers that changed since the review are left alone and named. With `fields` the "
-        "rest of each change stays held.",
         request=AcceptanceSerializer,
         responses=DECIDED,
         examples=[
@@ -279,17 +267,16 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @action(detail=False, methods=["post"], url_path="accept", url_name="accept-many")
     def accept_many(self, request: Request) -> Response:
+        """Accept changes.
+        Offers that changed since the review are left alone and named. With `fields` the rest of each
+        change stays held."""
         return self._decide_many(accept_offers, AcceptanceSerializer)
 
-    @extend_schema(
-        operation_id="reviews_keep_many",
-        summary="Keep the accepted versions of several",
-        description="Offers that changed since the review are left alone and named.",
-        request=DecisionSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=DecisionSerializer, responses=DECIDED)
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
     def keep_many(self, request: Request) -> Response:
+        """Keep the accepted versions of several.
+        Offers that changed since the review are left alone and named."""
         return self._decide_many(keep_accepted, DecisionSerializer)
 
     def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:

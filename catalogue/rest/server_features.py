@@ -95,14 +95,14 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     }
 
     @extend_schema(
-        summary="Change a prompt or resource",
-        description="Omitted fields are unchanged. Clients notice within a second.",
         request=ServerFeatureChangeSerializer,
         responses=ServerFeatureSerializer,
         examples=[OpenApiExample("Let clients see it", {"enabled": True}, request_only=True)],
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change a prompt or resource.
+        Omitted fields are unchanged. Clients notice within a second."""
         feature = self.get_object()
         body: dict[str, Any] = self.read_body(ServerFeatureChangeSerializer)
         change_feature(feature, **{OVERRIDES.get(name, name): value for name, value in body.items()})
@@ -110,9 +110,6 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         return Response(ServerFeatureSerializer(feature).data)
 
     @extend_schema(
-        operation_id="server_features_accept",
-        summary="Accept a server's change",
-        description="Clients see the server's current version.",
         request=FeatureOfferSerializer,
         responses={
             200: ServerFeatureSerializer,
@@ -121,6 +118,8 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     )
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, pk: str) -> Response:
+        """Accept a server's change.
+        Clients see the server's current version."""
         feature, body = self.get_object(), self.read_body(FeatureOfferSerializer)
         if not accept_change(feature, offer=body["offer"], by=actor_of(request)):
             raise base.Refusal(

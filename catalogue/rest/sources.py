@@ -153,10 +153,6 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
         return DiscoveryRunSerializer if self.action == "list" else DiscoveryRunDetailSerializer
 
     @extend_schema(
-        operation_id="discovery_runs_confirm",
-        summary="Confirm a held listing",
-        description="Says that the workflows which it has lost are gone, and lists the source again. That "
-        "listing is the answer; it is held again if it has lost others.",
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
@@ -169,6 +165,9 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     )
     @action(detail=True, methods=["post"])
     def confirm(self, request: Request, pk: str) -> Response:
+        """Confirm a held listing.
+        Says that the workflows which it has lost are gone, and lists the source again. That listing is the
+        answer; it is held again if it has lost others."""
         held = self.get_object()
         try:
             run = confirm_listing(held, by=actor_of(request))
@@ -332,14 +331,14 @@ class SourceViewSet(
     }
 
     @extend_schema(
-        summary="Add a source",
-        description="Its first listing is due at once.",
         request=NewSourceSerializer,
         responses={201: SourceSerializer},
         examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Add a source.
+        Its first listing is due at once."""
         body = self.read_body(NewSourceSerializer)
         try:
             source = sources.create_source(**body)
@@ -349,14 +348,14 @@ class SourceViewSet(
         return self.answer_with(source, status.HTTP_201_CREATED)
 
     @extend_schema(
-        summary="Change a source",
-        description="`config` and `credentials` are each replaced as a whole. Omitted fields are unchanged.",
         request=SourceChangeSerializer(partial=True),
         responses=SourceSerializer,
         examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
     )
     @transaction.atomic
     def partial_update(self, request: Request, name: str) -> Response:
+        """Change a source.
+        `config` and `credentials` are each replaced as a whole. Omitted fields are unchanged."""
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
         decisions = {name: value for name, value in body.items() if name in sources.UPDATABLE}
@@ -376,22 +375,14 @@ class SourceViewSet(
         self.record_deletion(instance)
         instance.delete()
 
-    @extend_schema(
-        operation_id="sources_check",
-        summary="Check a source's connection",
-        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
-        request=None,
-        responses=CheckSerializer,
-    )
+    @extend_schema(request=None, responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:
+        """Check a source's connection.
+        Tries to talk to the engine now. The answer is 200 also when it does not work."""
         return Response(CheckSerializer(sources.check_source(self.get_object())).data)
 
     @extend_schema(
-        operation_id="sources_refresh",
-        summary="Refresh a source",
-        description="Lists the engine's workflows now and waits for the result. "
-        "The answer is 200 also for a listing that failed or is held: its `outcome` and `error` say so.",
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
@@ -400,6 +391,9 @@ class SourceViewSet(
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:
+        """Refresh a source.
+        Lists the engine's workflows now and waits for the result. The answer is 200 also for a listing
+        that failed or is held: its `outcome` and `error` say so."""
         source = self.get_object()
         self.record("Requested a listing.", source)
         try:
@@ -459,35 +453,25 @@ class ConnectorViewSet(ApiViewSet[Source]):
         **admin_access("catalogue.add_source", "check"),
     }
 
-    @extend_schema(
-        summary="List kinds of engines",
-        description="What a source can be made for on this server, with the settings that each kind takes.",
-        responses=ConnectorSerializer(many=True),
-    )
+    @extend_schema(responses=ConnectorSerializer(many=True))
     def list(self, request: Request) -> Response:
+        """List kinds of engines.
+        What a source can be made for on this server, with the settings that each kind takes."""
         self.filter_queryset(self.queryset)
         page = self.paginate_queryset(list(map(engine_kind, connector_kinds())))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
-    @extend_schema(
-        summary="Read a kind of engine",
-        description="Whether it can be used on this server, and which settings its sources take.",
-        parameters=[KIND],
-        responses=ConnectorSerializer,
-    )
+    @extend_schema(parameters=[KIND], responses=ConnectorSerializer)
     def retrieve(self, request: Request, kind: str) -> Response:
+        """Read a kind of engine.
+        Whether it can be used on this server, and which settings its sources take."""
         return Response(self.get_serializer(engine_kind(_known(kind))).data)
 
-    @extend_schema(
-        operation_id="connectors_check",
-        summary="Check settings before they are saved",
-        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
-        parameters=[KIND],
-        request=SettingsSerializer,
-        responses=CheckSerializer,
-    )
+    @extend_schema(parameters=[KIND], request=SettingsSerializer, responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, kind: str) -> Response:
+        """Check settings before they are saved.
+        Tries to talk to the engine now. The answer is 200 also when it does not work."""
         body = self.read_body(SettingsSerializer)
         candidate = Source(name=kind, kind=_known(kind), config=body["config"])
         candidate.credentials = body["credentials"]

@@ -566,9 +566,6 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
 
     @extend_schema(
         operation_id="workflows_override",
-        summary="Override what the engine says",
-        description="Sets the curator's texts and limits. Omitted fields are unchanged. "
-        "An empty string or null restores the engine's value or the product's default.",
         request=OverridesSerializer(partial=True),
         responses=WorkflowDetailSerializer,
         examples=[
@@ -581,6 +578,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @transaction.atomic
     def partial_update(self, request: Request, tool_name: str) -> Response:
+        """Override what the engine says.
+        Sets the curator's texts and limits. Omitted fields are unchanged. An empty string or null restores
+        the engine's value or the product's default."""
         workflow = self.get_object()
         body = self.read_body(OverridesSerializer, partial=True)
         try:
@@ -596,10 +596,6 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         return self._shown(workflow)
 
     @extend_schema(
-        operation_id="workflows_enable",
-        summary="Enable a workflow",
-        description="Hidden workflows follow their engine. With the reviewed "
-        "`upstream.content_hash` as `content_hash`, one that has changed since stays hidden.",
         request=SeenSerializer,
         responses={
             200: WorkflowDetailSerializer,
@@ -608,6 +604,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, tool_name: str) -> Response:
+        """Enable a workflow.
+        Hidden workflows follow their engine. With the reviewed `upstream.content_hash` as `content_hash`,
+        one that has changed since stays hidden."""
         workflow = self.get_object()
         body = self.read_body(SeenSerializer)
         seen, by = body.get("content_hash"), actor_of(request)
@@ -617,22 +616,15 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
-    @extend_schema(
-        operation_id="workflows_disable",
-        summary="Disable a workflow",
-        request=None,
-        responses=WorkflowDetailSerializer,
-    )
+    @extend_schema(request=None, responses=WorkflowDetailSerializer)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
+        """Disable a workflow."""
         workflow = self.get_object()
         curation.disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
-        operation_id="workflows_enable_many",
-        summary="Enable workflows of a source",
-        description="All or none: an unknown name changes nothing. List them with `warned=true` before.",
         request=SelectionSerializer,
         responses=CHANGED | {200: EnabledSerializer},
         examples=[
@@ -642,35 +634,35 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
     def enable_many(self, request: Request) -> Response:
+        """Enable workflows of a source.
+        All or none: an unknown name changes nothing. List them with `warned=true` before."""
         chosen = self._chosen()
         warned = list(chosen.filter(enabled=False).exclude(warning="").values_list("tool_name", flat=True))
         changed = curation.enable_workflows(chosen, by=actor_of(request))
         return Response({"changed": changed} | ({"warned": warned} if warned else {}))
 
     @extend_schema(
-        operation_id="workflows_disable_many",
-        summary="Disable workflows of a source",
-        description="All or none: an unknown name changes nothing.",
         request=SelectionSerializer,
         responses=CHANGED,
         examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
     )
     @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
     def disable_many(self, request: Request) -> Response:
+        """Disable workflows of a source.
+        All or none: an unknown name changes nothing."""
         return Response({"changed": curation.disable_workflows(self._chosen(), by=actor_of(request))})
 
     @extend_schema(
-        operation_id="workflows_remove_missing",
-        summary="Remove workflows that their engine no longer lists",
-        description="With curators' texts, settings and picks for toolsets; the history keeps these. "
-        "Those that the engine lists and those with executions on record are kept. If the engine lists one "
-        "again, it is a new workflow. All or none: an unknown name changes nothing.",
         request=MissingSelectionSerializer,
         responses=CHANGED | {200: RemovedSerializer},
         examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
     )
     @action(detail=False, methods=["post"], url_path="remove-missing", url_name="remove-missing")
     def remove_missing(self, request: Request) -> Response:
+        """Remove workflows that their engine no longer lists.
+        With curators' texts, settings and picks for toolsets; the history keeps these. Those that the
+        engine lists and those with executions on record are kept. If the engine lists one again, it is a
+        new workflow. All or none: an unknown name changes nothing."""
         outcome = curation.remove_missing(self._chosen(missing=True), by=actor_of(request))
         return Response(RemovedSerializer(outcome).data)
 
