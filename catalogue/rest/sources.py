@@ -370,11 +370,6 @@ class SourceViewSet(
         self.record(changed_fields(body), source)
         return self.answer_with(source)
 
-    @transaction.atomic
-    def perform_destroy(self, instance: Source) -> None:
-        self.record_deletion(instance)
-        instance.delete()
-
     @extend_schema(request=None, responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from django.conf import settings
 from django.contrib.auth.mixins import LoginRequiredMixin
+from django.db import transaction
 from django.db.models import Model
 from django.http import HttpResponse, HttpResponseBase
 from django.urls import resolve, reverse_lazy
@@ -28,6 +29,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
+from catalogue.models import Revision
 from catalogue.permissions import AnyoneKnown
 from catalogue.rest.base import FIELDS, Refusal, keep_fields
 
@@ -100,6 +102,12 @@ class ApiViewSet(GenericViewSet[Row]):
     def answer_with(self, row: Row, code: int = status.HTTP_200_OK) -> Response:
         """The row as it is stored now."""
         return Response(self.get_serializer(self.get_queryset().get(pk=row.pk)).data, code)
+
+    @transaction.atomic
+    def perform_destroy(self, instance: Row) -> None:
+        Revision.lock()
+        self.record_deletion(instance)
+        instance.delete()
 
     def record_deletion(self, obj: Model) -> None:
         record_deletion(actor_of(self.request), [obj])
