@@ -610,6 +610,12 @@ class ReservedForField(serializers.ListField):
         super().__init__(child=child, max_length=MOST_NAMES, help_text=RESERVED_FOR, **options)
 
 
+def rename(columns: Mapping[str, str], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """`extra_kwargs` of fields with other names than their columns, and of `more`."""
+    renamed = {name: {"source": column} for name, column in columns.items() if name != column}
+    return {name: renamed.get(name, {}) | more.get(name, {}) for name in (*renamed, *more)}
+
+
 def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     for name, value in defaults.items():
         # Each body gets a list of its own.
@@ -617,7 +623,7 @@ def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None
         fields[name].required = False
 
 
-HIGHEST_LIMIT = 1_000_000
+MAX_LIMIT = 1_000_000
 
 
 def rate_field(help_text: str, **options: Any) -> serializers.IntegerField:

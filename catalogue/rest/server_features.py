@@ -1,5 +1,3 @@
-from typing import Any
-
 import django_filters  # type: ignore[import-untyped]
 from django.db import transaction
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
@@ -8,15 +6,13 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.configuration import FEATURE
 from catalogue.features import accept_change, change_feature
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import ServerFeature
-from catalogue.models.server_feature import LONGEST_SERVED
 from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-
-OVERRIDES = {"title": "title_override", "description": "description_override"}
 
 
 class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
@@ -44,19 +40,13 @@ class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
         read_only_fields = fields
 
 
-class ServerFeatureChangeSerializer(base.StrictSerializer):
+class ServerFeatureChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[ServerFeature]):
     """Omitted fields stay."""
 
-    enabled = serializers.BooleanField(required=False, help_text="Whether clients see it.")
-    served_as = serializers.CharField(
-        required=False, max_length=LONGEST_SERVED, help_text="The name or address by which clients know it."
-    )
-    title = serializers.CharField(
-        required=False, allow_blank=True, max_length=255, help_text="Empty: the server's."
-    )
-    description = serializers.CharField(
-        required=False, allow_blank=True, max_length=20_000, help_text="Empty: the server's."
-    )
+    class Meta:
+        model = ServerFeature
+        fields = ("enabled", "served_as", "title", "description")
+        extra_kwargs = base.rename(FEATURE.names)
 
 
 class FeatureOfferSerializer(base.StrictSerializer):
@@ -104,9 +94,8 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         """Change a prompt or resource.
         Omitted fields are unchanged. Clients notice within a second."""
         feature = self.get_object()
-        body: dict[str, Any] = self.read_body(ServerFeatureChangeSerializer)
-        change_feature(feature, **{OVERRIDES.get(name, name): value for name, value in body.items()})
-        self.record(changed_fields(body), feature)
+        change_feature(feature, **self.read_body(ServerFeatureChangeSerializer, partial=True))
+        self.record(changed_fields(request.data), feature)
         return Response(ServerFeatureSerializer(feature).data)
 
     @extend_schema(

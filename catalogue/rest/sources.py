@@ -26,7 +26,7 @@ from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
 from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
-    HIGHEST_LIMIT,
+    MAX_LIMIT,
     RESERVED_FOR,
     JSONObjectField,
     LongPages,
@@ -37,22 +37,12 @@ from catalogue.rest.base import (
     StrictSerializer,
     StringListField,
     as_problem,
+    rename,
     set_defaults,
 )
 from catalogue.rest.views import NAME, ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
 from connectors.registry import connector_kinds
-
-LONGEST_REFRESH_INTERVAL = 604_800
-CHANGE_POLICY = (
-    "What happens when the engine changes an enabled workflow: `follow` serves it, `careful` serves what is "
-    "harmless and holds the rest for review, `hold` holds everything. While a change is held, the accepted "
-    "version is served."
-)
-TOLERATED = (
-    "A listing that loses more percent of the workflows, and at least five, is held until it is "
-    "confirmed. An empty listing is always held."
-)
 
 
 class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
@@ -70,17 +60,14 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
         read_only_fields = fields
 
 
-class SkippedSerializer(serializers.Serializer[Any]):
-    position = serializers.IntegerField(help_text="Where in the listing, from 0.")
+class FlaggedSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(help_text="The engine's id, as far as it could be read.")
     name = serializers.CharField()
     reason = serializers.CharField()
 
 
-class FlaggedSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField(help_text="The engine's id.")
-    name = serializers.CharField()
-    reason = serializers.CharField()
+class SkippedSerializer(FlaggedSerializer):
+    position = serializers.IntegerField(help_text="Where in the listing, from 0.")
 
 
 class NamedWorkflowSerializer(serializers.Serializer[Any]):
@@ -178,26 +165,24 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
 
 
 # Sources
-class HealthSerializer(serializers.Serializer[Source]):
-    state = serializers.ChoiceField(choices=Source.HealthState.choices, source="health_state")
-    message = serializers.CharField(source="health_message", help_text="What the last listing came to.")
-    failing_since = serializers.DateTimeField(allow_null=True)
-    failures = serializers.IntegerField(help_text="Failed listings in a row.")
+class HealthSerializer(serializers.ModelSerializer[Source]):
+    class Meta:
+        model = Source
+        fields = ("state", "message", "failing_since", "failures")
+        read_only_fields = fields
+        extra_kwargs = rename({"state": "health_state", "message": "health_message"})
 
 
-class WebhookSerializer(serializers.Serializer[Source]):
+class WebhookSerializer(serializers.ModelSerializer[Source]):
     url = serializers.SerializerMethodField(
         help_text="Where the engine's webhook is to deliver to, if the source has a secret for one."
     )
-    received_at = serializers.DateTimeField(
-        source="webhook_received_at",
-        allow_null=True,
-        help_text="When the last genuine delivery came, to ten seconds.",
-    )
-    refused_at = serializers.DateTimeField(
-        source="webhook_refused_at", allow_null=True, help_text="When a delivery was last refused."
-    )
-    refusal = serializers.CharField(source="webhook_refusal", allow_null=True, help_text="Why it was.")
+
+    class Meta:
+        model = Source
+        fields = ("url", "received_at", "refused_at", "refusal")
+        read_only_fields = fields
+        extra_kwargs = rename({name: f"webhook_{name}" for name in fields[1:]})
 
     def get_url(self, source: Source) -> str:
         return sources.webhook_address(source)
@@ -232,10 +217,8 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
         return bool(source.encrypted_credentials)
 
 
-class SourceChangeSerializer(StrictSerializer):
+class SourceChangeSerializer(StrictSerializer, serializers.ModelSerializer[Source]):
     """The fields of a source that can be changed; its kind cannot."""
-
-    described_by = Source
 
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
@@ -244,29 +227,21 @@ class SourceChangeSerializer(StrictSerializer):
         write_only=True,
         help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
     )
-    enabled = serializers.BooleanField()
-    new_workflows = serializers.ChoiceField(choices=Source.NewWorkflows.choices)
-    change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
-    vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
-    refresh_interval = serializers.IntegerField(
-        allow_null=True,
-        min_value=0,
-        max_value=LONGEST_REFRESH_INTERVAL,
-        help_text="Seconds between two listings; 0: only by hand; null: the product's default.",
-    )
-    max_concurrent = serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=HIGHEST_LIMIT,
-        help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
-    )
     reserved_for = ReservedForField()
+
+    class Meta:
+        model = Source
+        fields: tuple[str, ...] = ("name", "config", "credentials", *SOURCE.fields)
+        extra_kwargs = {"max_concurrent": {"max_value": MAX_LIMIT}}
 
 
 class NewSourceSerializer(SourceChangeSerializer):
     """A connection to an engine."""
 
     kind = serializers.CharField(max_length=50, help_text="Which connector speaks to the engine.")
+
+    class Meta(SourceChangeSerializer.Meta):
+        fields = (*SourceChangeSerializer.Meta.fields, "kind")
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
