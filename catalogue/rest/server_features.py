@@ -86,7 +86,6 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
 
     @extend_schema(
         request=ServerFeatureChangeSerializer,
-        responses=ServerFeatureSerializer,
         examples=[OpenApiExample("Let clients see it", {"enabled": True}, request_only=True)],
     )
     @transaction.atomic

@@ -117,12 +117,12 @@ class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
     retrieve=extend_schema(
         summary="Read a discovery run",
         description="With every object that was skipped or flagged, and why.",
-        responses=DiscoveryRunDetailSerializer,
     ),
 )
 @extend_schema(tags=["Discovery runs"])
 class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[DiscoveryRun]):
     queryset = DiscoveryRun.objects.none()
+    serializer_class, list_serializer_class = DiscoveryRunDetailSerializer, DiscoveryRunSerializer
     filterset_class = DiscoveryRunFilters
     pagination_class = LongPages
     newest_by = "started_at"
@@ -135,9 +135,6 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     def get_queryset(self) -> QuerySet[DiscoveryRun]:
         runs = DiscoveryRun.objects.select_related("source").order_by("-started_at", "-pk")
         return runs.for_lists() if self.action == "list" else runs
-
-    def get_serializer_class(self) -> type[DiscoveryRunSerializer]:
-        return DiscoveryRunSerializer if self.action == "list" else DiscoveryRunDetailSerializer
 
     @extend_schema(
         request=None,
@@ -307,7 +304,6 @@ class SourceViewSet(
 
     @extend_schema(
         request=NewSourceSerializer,
-        responses={201: SourceSerializer},
         examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
     )
     @transaction.atomic
@@ -324,7 +320,6 @@ class SourceViewSet(
 
     @extend_schema(
         request=SourceChangeSerializer(partial=True),
-        responses=SourceSerializer,
         examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
     )
     @transaction.atomic
@@ -423,7 +418,6 @@ class ConnectorViewSet(ApiViewSet[Source]):
         **admin_access("catalogue.add_source", "check"),
     }
 
-    @extend_schema(responses=ConnectorSerializer(many=True))
     def list(self, request: Request) -> Response:
         """List kinds of engines.
         What a source can be made for on this server, with the settings that each kind takes."""
@@ -431,7 +425,7 @@ class ConnectorViewSet(ApiViewSet[Source]):
         page = self.paginate_queryset(list(map(engine_kind, connector_kinds())))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
-    @extend_schema(parameters=[KIND], responses=ConnectorSerializer)
+    @extend_schema(parameters=[KIND])
     def retrieve(self, request: Request, kind: str) -> Response:
         """Read a kind of engine.
         Whether it can be used on this server, and which settings its sources take."""

@@ -169,7 +169,6 @@ class ToolViewSet(ApiViewSet[Workflow]):
             raise _refusal(refused, None) from None
         return Response(_shown(self.get_object()))
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
         """Remove an HTTP tool.
         The tool can no longer be called. Its executions and its source are kept. If you store it again, it

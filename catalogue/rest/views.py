@@ -54,6 +54,12 @@ class ApiViewSet(GenericViewSet[Row]):
     """Refuses chunked bodies, which REST framework would take for empty ones, compressed ones, and conditions
     of changes."""
 
+    list_serializer_class: type[BaseSerializer[Any]] | None = None  # Where lists show less
+
+    def get_serializer_class(self) -> type[BaseSerializer[Any]]:
+        of_lists = self.list_serializer_class if self.action == "list" else None
+        return of_lists or super().get_serializer_class()
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if "HTTP_TRANSFER_ENCODING" in request.META and not request.META.get("CONTENT_LENGTH"):

@@ -468,12 +468,12 @@ def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[
     retrieve=extend_schema(
         summary="Read a workflow",
         description="By its tool name, or by a former one while calls by that still run.",
-        responses=WorkflowDetailSerializer,
     ),
 )
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     queryset = Workflow.objects.none()
+    serializer_class, list_serializer_class = WorkflowDetailSerializer, WorkflowSerializer
     pagination_class = WorkflowPages
     filterset_class = WorkflowFilters
     lookup_field = "tool_name"
@@ -505,13 +505,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             self.kwargs[self.lookup_field], _ = alias
             return super().get_object()
 
-    def get_serializer_class(self) -> type[WorkflowSerializer]:
-        return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
-
     @extend_schema(
         operation_id="workflows_override",
         request=OverridesSerializer(partial=True),
-        responses=WorkflowDetailSerializer,
         examples=[
             OpenApiExample(
                 "Words and a limit",
@@ -560,7 +556,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
-    @extend_schema(request=None, responses=WorkflowDetailSerializer)
+    @extend_schema(request=None)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
         """Disable a workflow."""
