@@ -372,7 +372,6 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "catalogue.rest.schema.describe_errors",
         "catalogue.rest.schema.suit_generators",
-        "catalogue.rest.schema.offer_fields_of_one",
         "catalogue.rest.schema.give_ids_their_types",
         "catalogue.rest.schema.require_discriminators",
     ],

@@ -3,7 +3,7 @@ from typing import Any, ClassVar
 
 from django.db import transaction
 from django.db.models import Max
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -44,7 +44,7 @@ class RuleSerializer(StrictSerializer, serializers.ModelSerializer[WorkflowFilte
 
 class FilterSerializer(RuleSerializer):
     class Meta(RuleSerializer.Meta):
-        fields = ("id", "position", *RULE_FIELDS)
+        fields: tuple[str, ...] = ("id", "position", *RULE_FIELDS)
         extra_kwargs = RuleSerializer.Meta.extra_kwargs | {"position": {"max_value": MAX_POSITION}}
 
 
@@ -69,18 +69,14 @@ class WrittenFilterSerializer(FilterSerializer):
         fields = (*FilterSerializer.Meta.fields, "effect")
 
 
-@extend_schema_view(
-    list=extend_schema(summary="List filters", description="In the order in which they are tried."),
-    retrieve=extend_schema(summary="Read a filter"),
-    destroy=extend_schema(summary="Delete a filter"),
-)
 @extend_schema(tags=["Filters"])
 class FilterViewSet(
     mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[WorkflowFilter]
 ):
+    """In the order in which they are tried."""
+
     queryset = WorkflowFilter.objects.all()
     serializer_class = FilterSerializer
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_workflowfilter", "list", "retrieve"),
         **admin_access("catalogue.add_workflowfilter", "create"),

@@ -12,7 +12,6 @@ from drf_spectacular.utils import (
     OpenApiParameter,
     extend_schema,
     extend_schema_field,
-    extend_schema_view,
 )
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
@@ -76,22 +75,16 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
         return with_keys(entries, search_newest(entries, [value], fields, by="at"))
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List the history",
-        description="Every change of curation, by whom, by which door, with old and new values; the latest "
-        "first. For administrators.",
-    ),
-    retrieve=extend_schema(summary="Read an entry of the history"),
-)
 @extend_schema(tags=["History"])
 class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[HistoryEntry]):
+    """Every change of curation, by whom, by which door, with old and new values; the latest first. For
+    administrators."""
+
     queryset = HistoryEntry.objects.order_by("-at", "-pk")
     serializer_class = HistoryEntrySerializer
     filterset_class = HistoryFilters
     pagination_class = LongPages
     newest_by = "at"
-    lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     @extend_schema(
@@ -212,23 +205,17 @@ class AuditPages(CursorPagination):
         return [*super().get_schema_operation_parameters(view), fields]
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List the audit",
-        description="Sign-ins, tokens, accounts, approvals, curation, settings, imports, exports and calls: "
-        "who did what, when and from where, the latest first. For administrators. Calls and curation come in "
-        "within half a minute.",
-    ),
-    retrieve=extend_schema(summary="Read an entry of the audit"),
-)
 @extend_schema(tags=["Audit"])
 class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Entry]):
+    """Sign-ins, tokens, accounts, approvals, curation, settings, imports, exports and calls: who did what,
+    when and from where, the latest first. For administrators. Calls and curation come in within half a
+    minute."""
+
     queryset = Entry.objects.order_by("-at", "-pk")
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilters
     pagination_class = AuditPages
     further_parameters = (CURSOR,)
-    lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
 
     @extend_schema(operation_id="audit_head", responses=HeadSerializer, filters=False)

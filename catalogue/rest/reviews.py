@@ -207,17 +207,14 @@ DECIDED = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List what awaits review",
-        description="Changes of workflows that are held, and new workflows of sources that hold these.",
-    ),
     retrieve=extend_schema(
-        summary="Read what awaits review",
-        description="With each difference between what agents see and what the engine says now.",
-    ),
+        description="With each difference between what agents see and what the engine says now."
+    )
 )
 @extend_schema(tags=["Changes to review"])
 class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Review]):
+    """Changes of workflows that are held, and new workflows of sources that hold these."""
+
     queryset = Review.objects.none()
     serializer_class, list_serializer_class = ReviewDetailSerializer, ReviewSerializer
     filterset_class = ReviewFilters

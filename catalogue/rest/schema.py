@@ -1,31 +1,45 @@
 """The API's description, as drf-spectacular makes it."""
 
-import re
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import get_doc
+from drf_spectacular.utils import OpenApiParameter
 
-from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION, text_parameter
+from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION
+
+VERBS = {"list": "List", "retrieve": "Read one of the", "destroy": "Delete one of the"}
 
 
 class DescribedByDocstrings(AutoSchema):
-    """The first line of a method's docstring is the summary of its operation, the rest the description."""
+    """The first line of a method's docstring is the summary of its operation, the rest the description. REST
+    framework's own methods have none: of a list, the view's docstring is the description."""
+
+    view: Any
 
     @property
     def _method(self) -> Any:
         return getattr(self.view, getattr(self.view, "action", self.method.lower()), None)
 
     def get_summary(self) -> str | None:
-        return get_doc(self._method).partition("\n")[0].removesuffix(".") or None
+        if told := get_doc(self._method).partition("\n")[0]:
+            return told.removesuffix(".")
+        verb = VERBS.get(getattr(self.view, "action", ""))
+        return f"{verb} {self.view.queryset.model._meta.verbose_name_plural}" if verb else None
 
     def get_description(self) -> str:  # type: ignore[override]
-        return " ".join(get_doc(self._method).partition("\n")[2].split())
+        of_view = self.view.__doc__ if getattr(self.view, "action", "") == "list" else ""
+        return " ".join((get_doc(self._method).partition("\n")[2] or of_view or "").split())
 
     def get_operation_id(self) -> str:
         if hasattr(self._method, "mapping"):  # An action besides those of every resource
             return f"{self._tokenize_path()[0].replace('-', '_')}_{self.view.action}"
         return super().get_operation_id()
+
+    def get_override_parameters(self) -> list[Any]:
+        """`ApiViewSet` takes the parameter for one object, too; REST framework describes pages."""
+        is_one = getattr(self.view, "action", "") == "retrieve" and self.view.pagination_class
+        return [OpenApiParameter(FIELDS, description=FIELDS_DESCRIPTION)] if is_one else []
 
 
 DONE = "Done."
@@ -94,21 +108,6 @@ def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             required = schemas[reference.rpartition("/")[2]].setdefault("required", [])
             if told_apart["propertyName"] not in required:
                 required.insert(0, told_apart["propertyName"])
-    return result
-
-
-ONE_OF_A_COLLECTION = re.compile(r"(?P<collection>/api/[^/]+/)\{[^/]+\}/")
-
-
-def offer_fields_of_one(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook: `ApiViewSet` takes the parameter for one object, too; REST framework describes pages."""
-    paths = result["paths"]
-    for path, operations in paths.items():
-        one = ONE_OF_A_COLLECTION.fullmatch(path)
-        listed = paths.get(one["collection"], {}).get("get", {}).get("parameters", ()) if one else ()
-        if "get" in operations and any(parameter["name"] == FIELDS for parameter in listed):
-            parameters = operations["get"].setdefault("parameters", [])
-            parameters.append(text_parameter(FIELDS, FIELDS_DESCRIPTION))
     return result
 
 

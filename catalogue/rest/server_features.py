@@ -1,6 +1,6 @@
 import django_filters  # type: ignore[import-untyped]
 from django.db import transaction
-from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, extend_schema
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -66,19 +66,13 @@ class ServerFeatureFilters(django_filters.FilterSet):  # type: ignore[misc]
     ordering = base.StableOrdering(fields=["served_as", "changed_at", "first_seen_at"])
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List prompts and resources",
-        description="Those of all MCP servers, also resource templates.",
-    ),
-    retrieve=extend_schema(summary="Read a prompt or resource"),
-)
 @extend_schema(tags=["Prompts and resources"])
 class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[ServerFeature]):
+    """Those of all MCP servers, also resource templates."""
+
     queryset = ServerFeature.objects.select_related("source").order_by("kind", "served_as", "pk")
     serializer_class = ServerFeatureSerializer
     filterset_class = ServerFeatureFilters
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_serverfeature", "list", "retrieve"),
         **admin_access("catalogue.change_serverfeature", "partial_update", "accept"),

@@ -113,11 +113,7 @@ class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(summary="List discovery runs"),
-    retrieve=extend_schema(
-        summary="Read a discovery run",
-        description="With every object that was skipped or flagged, and why.",
-    ),
+    retrieve=extend_schema(description="With every object that was skipped or flagged, and why.")
 )
 @extend_schema(tags=["Discovery runs"])
 class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[DiscoveryRun]):
@@ -126,7 +122,6 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     filterset_class = DiscoveryRunFilters
     pagination_class = LongPages
     newest_by = "started_at"
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_discoveryrun", "list", "retrieve"),
         **admin_access("catalogue.change_source", "confirm"),
@@ -271,12 +266,7 @@ NEW_SOURCE = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List sources", description="With the health that their last listings showed."
-    ),
-    retrieve=extend_schema(summary="Read a source"),
     destroy=extend_schema(
-        summary="Delete a source",
         description="Also deletes its workflows, permanently; records of executions stay. Calls that have "
         "not started fail. Runs in progress may continue at the engine, which can no longer be queried: "
         "their executions become `unconfirmed`, for an administrator to resolve. To take the source out of "
@@ -287,6 +277,8 @@ NEW_SOURCE = {
 class SourceViewSet(
     mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
 ):
+    """With the health that their last listings showed."""
+
     queryset = Source.objects.with_workflow_counts().order_by("name")
     serializer_class = SourceSerializer
     filterset_class = SourceFilters

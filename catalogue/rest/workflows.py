@@ -454,24 +454,21 @@ def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List workflows",
-        description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
-        "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
-        "than that shows. With `format=csv` all of them come as one table, in which the columns "
-        "`curator_...` and `upstream_...` have the two layers.",
         parameters=[FORMAT],
         responses={
             (200, "application/json"): WorkflowSerializer(many=True),
             (200, tables.CSV): OpenApiTypes.STR,
         },
     ),
-    retrieve=extend_schema(
-        summary="Read a workflow",
-        description="By its tool name, or by a former one while calls by that still run.",
-    ),
+    retrieve=extend_schema(description="By its tool name, or by a former one while calls by that still run."),
 )
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
+    """Without schemas; a single workflow has them. Callers with the scope `workflows:read` see what agents
+    see, administrators everything. A token that is bound to a toolset sees no more than that shows. With
+    `format=csv` all of them come as one table, in which the columns `curator_...` and `upstream_...` have the
+    two layers."""
+
     queryset = Workflow.objects.none()
     serializer_class, list_serializer_class = WorkflowDetailSerializer, WorkflowSerializer
     pagination_class = WorkflowPages
