@@ -14,7 +14,7 @@ from catalogue.history import changed_fields, set_fields
 from catalogue.models import Revision, WorkflowFilter
 from catalogue.permissions import admin_access
 from catalogue.rest.base import StrictSerializer, StringListField, check_parameters, is_set
-from catalogue.rest.views import ApiViewSet
+from catalogue.rest.views import DestroyMixin
 
 MAX_POSITION = 1_000_000_000
 POSITIONS_APART = 10
@@ -70,9 +70,7 @@ class WrittenFilterSerializer(FilterSerializer):
 
 
 @extend_schema(tags=["Filters"])
-class FilterViewSet(
-    mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[WorkflowFilter]
-):
+class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[WorkflowFilter]):
     """In the order in which they are tried."""
 
     queryset = WorkflowFilter.objects.all()

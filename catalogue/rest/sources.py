@@ -40,7 +40,7 @@ from catalogue.rest.base import (
     rename,
     set_defaults,
 )
-from catalogue.rest.views import NAME, ApiViewSet
+from catalogue.rest.views import NAME, ApiViewSet, DestroyMixin
 from catalogue.review import ReviewRefused, confirm_listing
 from connectors.registry import connector_kinds
 
@@ -274,9 +274,7 @@ NEW_SOURCE = {
     ),
 )
 @extend_schema(tags=["Sources"])
-class SourceViewSet(
-    mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
-):
+class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[Source]):
     """With the health that their last listings showed."""
 
     queryset = Source.objects.with_workflow_counts().order_by("name")

@@ -18,7 +18,7 @@ from django.views.decorators.http import conditional_page
 from django.views.generic import TemplateView
 from drf_spectacular.utils import extend_schema, inline_serializer
 from drf_spectacular.views import SpectacularAPIView
-from rest_framework import serializers, status
+from rest_framework import mixins, serializers, status
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
@@ -101,17 +101,19 @@ class ApiViewSet(GenericViewSet[Row]):
         """The row as it is stored now."""
         return Response(self.get_serializer(self.get_queryset().get(pk=row.pk)).data, code)
 
-    @transaction.atomic
-    def perform_destroy(self, instance: Row) -> None:
-        Revision.lock()
-        self.record_deletion(instance)
-        instance.delete()
-
     def record_deletion(self, obj: Model) -> None:
         record_deletion(actor_of(self.request), [obj])
 
     def record(self, message: str, *objects: Model) -> None:
         record_change(actor_of(self.request), objects, message)
+
+
+class DestroyMixin(mixins.DestroyModelMixin, ApiViewSet[Row]):
+    @transaction.atomic
+    def perform_destroy(self, instance: Row) -> None:
+        Revision.lock()
+        self.record_deletion(instance)
+        instance.delete()
 
 
 ROUTES = {
