@@ -200,10 +200,6 @@ class AuditPages(CursorPagination):
             raise NotFound from None
         return super().decode_cursor(request)
 
-    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
-        fields = base.text_parameter(base.FIELDS, base.FIELDS_DESCRIPTION)
-        return [*super().get_schema_operation_parameters(view), fields]
-
 
 @extend_schema(tags=["Audit"])
 class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Entry]):

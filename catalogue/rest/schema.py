@@ -6,8 +6,13 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import get_doc
 from drf_spectacular.utils import OpenApiParameter
 
-from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION
+from catalogue.rest.base import FIELDS
 
+FIELDS_OF_ROWS = OpenApiParameter(
+    FIELDS,
+    description="Fields of the response, such as `id,state`. Default: all. A generated client that requires "
+    "the others cannot read such a response into its models.",
+)
 VERBS = {"list": "List", "retrieve": "Read one of the", "destroy": "Delete one of the"}
 
 
@@ -37,9 +42,8 @@ class DescribedByDocstrings(AutoSchema):
         return super().get_operation_id()
 
     def get_override_parameters(self) -> list[Any]:
-        """`ApiViewSet` takes the parameter for one object, too; REST framework describes pages."""
-        is_one = getattr(self.view, "action", "") == "retrieve" and self.view.pagination_class
-        return [OpenApiParameter(FIELDS, description=FIELDS_DESCRIPTION)] if is_one else []
+        shows_rows = getattr(self.view, "action", "") in ("list", "retrieve") and self.view.pagination_class
+        return [FIELDS_OF_ROWS] if shows_rows else []
 
 
 DONE = "Done."
