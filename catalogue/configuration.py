@@ -27,7 +27,6 @@ from catalogue.models import (
     Workflow,
     WorkflowFilter,
 )
-from catalogue.models.source import OBSERVED
 from catalogue.naming import find_similar_names
 from catalogue.secrets import CredentialsUnreadable
 from connectors.definitions import WorkflowDefinition
@@ -60,14 +59,12 @@ def name_in_file(column: str) -> str:
     return column.removesuffix("_override")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Curated:
-    """The fields of a model, by their form in the file."""
+    """The fields of a model that the file has under their own names, unless they have the model's default."""
 
     model: type[models.Model]
-    fields: tuple[str, ...]  # In the file under their own names, unless they have the model's default
-    otherwise: frozenset[str] = frozenset()  # In the file in another form
-    left_out: frozenset[str] = frozenset()  # Specific to each installation
+    fields: tuple[str, ...]
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -104,56 +101,13 @@ LISTED_BESIDES = ("schema_problem", "resembles")
 DEFINITION = "definition"  # A server's words on a prompt or resource
 MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
-SOURCE = Curated(
-    model=Source,
-    fields=tuple(name for name in sources.UPDATABLE if name != "name"),
-    otherwise=frozenset({"name", "kind", "config", "encrypted_credentials"}),
-    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", "reserved_keys", *OBSERVED}),
-)
-WORKFLOW = Curated(
-    model=Workflow,
-    fields=(*curation.OVERRIDABLE, "tool_aliases"),
-    otherwise=frozenset(
-        {
-            "source", "upstream_id", "enabled", "former_tool_names", "missing_since",
-            *LISTED.values(), *LISTED_BESIDES,
-        }
-    ),
-    left_out=frozenset({"id", "content_hash", "warning", "first_seen_at", "changed_at", "row_version"}),
-)  # fmt: skip
-TOOLSET = Curated(
-    model=Toolset,
-    fields=tuple(name for name in curation.CHANGEABLE if name != "slug"),
-    otherwise=frozenset({"slug", "picked"}),
-    left_out=frozenset({"id", "created_at", "updated_at", "reserved_keys"}),
-)
-FEATURE = Curated(
-    model=ServerFeature,
-    fields=features.CHANGEABLE,
-    otherwise=frozenset({"source", "kind", "upstream_id", "definition"}),
-    left_out=frozenset({"id", "offered", "missing_since", "first_seen_at", "changed_at"}),
-)
+SOURCE = Curated(Source, tuple(name for name in sources.UPDATABLE if name != "name"))
+WORKFLOW = Curated(Workflow, (*curation.OVERRIDABLE, "tool_aliases"))
+TOOLSET = Curated(Toolset, tuple(name for name in curation.CHANGEABLE if name != "slug"))
+FEATURE = Curated(ServerFeature, features.CHANGEABLE)
 RULE_FIELDS = ("action", "subject", "syntax", "pattern", "enabled", "note")
-FILTER = Curated(
-    model=WorkflowFilter, fields=RULE_FIELDS, otherwise=frozenset({"position"}), left_out=frozenset({"id"})
-)
-TOOLSET_RULE = Curated(
-    model=ToolsetRule,
-    fields=RULE_FIELDS,
-    otherwise=frozenset({"position", "toolset"}),
-    left_out=frozenset({"id"}),
-)
-SETTINGS = Curated(
-    model=ProductSettings,
-    fields=(),
-    otherwise=frozenset({"overrides"}),
-    left_out=frozenset({"id", "changed_at", "changed_by"}),
-)
-GROUP = Curated(
-    model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
-)
+FILTER, TOOLSET_RULE = Curated(WorkflowFilter, RULE_FIELDS), Curated(ToolsetRule, RULE_FIELDS)
 ROWS: dict[str, Curated] = {}  # By section: models of other packages of which there is one row
-ALL = (SOURCE, WORKFLOW, FEATURE, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"
@@ -162,8 +116,7 @@ FILE_NAME = "catalogue.yaml"
 def add_section(name: str, model: type[models.Model]) -> None:
     """A section of all editable fields of a model with one row; for `AppConfig.ready` of its package."""
     fields = tuple(field.name for field in model._meta.fields if field.editable)
-    curated = Curated(model=model, fields=fields)
-    SECTIONS[name], ROWS[name] = model, curated
+    SECTIONS[name], ROWS[name] = model, (curated := Curated(model, fields))
     _WRITERS[name] = lambda: curated.decided(row_of(model))
 
 

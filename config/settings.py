@@ -290,7 +290,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_FILTER_BACKENDS": ["catalogue.rest.base.StrictFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "catalogue.rest.base.Pages",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "catalogue.rest.schema.DescribedByDocstrings",
     "DEFAULT_METADATA_CLASS": None,
     "EXCEPTION_HANDLER": "catalogue.rest.base.answer_with_problem",
     "URL_FORMAT_OVERRIDE": None,
@@ -366,11 +366,10 @@ SPECTACULAR_SETTINGS = {
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "catalogue.rest.views.describe_errors",
-        "catalogue.rest.views.suit_generators",
-        "catalogue.rest.views.offer_fields_of_one",
-        "catalogue.rest.views.give_ids_their_types",
-        "catalogue.rest.views.require_discriminators",
+        "catalogue.rest.schema.describe_errors",
+        "catalogue.rest.schema.suit_generators",
+        "catalogue.rest.schema.give_ids_their_types",
+        "catalogue.rest.schema.require_discriminators",
     ],
 }
 

@@ -818,7 +818,7 @@ class _Import:
             given = self._file.mapping(place, known=RULE_FIELDS)
             values = self._file.fields(place, curated, given)
             rule: Any = curated.model(**values)
-            self._is_refused(place, partial(rule.clean_fields, exclude=[*curated.otherwise]))
+            self._is_refused(place, partial(rule.clean_fields, exclude=["position", "toolset"]))
             wanted.append(values)
         return None if len(self._file.problems) > known else wanted
 

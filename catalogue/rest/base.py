@@ -293,10 +293,6 @@ class StrictSerializer(serializers.Serializer[Any]):
 REFUSED = "The list cannot be filtered like this. `errors` has each invalid parameter."
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 FIELDS = "fields"
-FIELDS_DESCRIPTION = (
-    "Fields of the response, such as `id,state`. Default: all. A generated client that requires the others "
-    "cannot read such a response into its models."
-)
 
 
 class Pages(PageNumberPagination):
@@ -306,9 +302,6 @@ class Pages(PageNumberPagination):
     page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
     invalid_page_message = "There is no such page: begin with page=1 and follow `next`."
     parameters = (PageNumberPagination.page_query_param, page_size_query_param, FIELDS)
-
-    def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
-        return [*super().get_schema_operation_parameters(view), text_parameter(FIELDS, FIELDS_DESCRIPTION)]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         return say_null_as_3_1(super().get_paginated_response_schema(schema))
@@ -320,16 +313,6 @@ def say_null_as_3_1(page: dict[str, Any]) -> dict[str, Any]:
         del link["nullable"]
         link["type"] = [link["type"], "null"]
     return page
-
-
-def text_parameter(name: str, description: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "description": description,
-        "schema": {"type": "string"},
-    }
 
 
 def keep_fields(serializer: Any, request: Request) -> Any:
@@ -414,7 +397,8 @@ class LongPages(Pages):
         return numbered
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
-        return [*super().get_schema_operation_parameters(view), text_parameter(CURSOR, CURSOR_DESCRIPTION)]
+        cursor = {"name": CURSOR, "in": "query", "description": CURSOR_DESCRIPTION}
+        return [*super().get_schema_operation_parameters(view), cursor | {"schema": {"type": "string"}}]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = super().get_paginated_response_schema(schema)
@@ -610,6 +594,12 @@ class ReservedForField(serializers.ListField):
         super().__init__(child=child, max_length=MOST_NAMES, help_text=RESERVED_FOR, **options)
 
 
+def rename(columns: Mapping[str, str], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """`extra_kwargs` of fields with other names than their columns, and of `more`."""
+    renamed = {name: {"source": column} for name, column in columns.items() if name != column}
+    return {name: renamed.get(name, {}) | more.get(name, {}) for name in (*renamed, *more)}
+
+
 def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     for name, value in defaults.items():
         # Each body gets a list of its own.
@@ -617,7 +607,7 @@ def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None
         fields[name].required = False
 
 
-HIGHEST_LIMIT = 1_000_000
+MAX_LIMIT = 1_000_000
 
 
 def rate_field(help_text: str, **options: Any) -> serializers.IntegerField:

@@ -138,17 +138,13 @@ class ConfigurationViewSet(ImportViewSet):
         "import_file": Access(Scope.ADMIN, "catalogue.view_source", also=CHANGED_BY_IMPORTS),
     }
 
-    @extend_schema(
-        operation_id="catalogue_export",
-        summary="Export the curation",
-        description="Settings, groups, sources without secrets, filters, toolsets and what curators decided "
-        "of workflows, as YAML that `POST /api/catalogue/import` reads. Members of staff get the sections "
-        "that they may see.",
-        parameters=[SECTION],
-        responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT},
-    )
+    @extend_schema(parameters=[SECTION], responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT})
     @action(detail=False, methods=["get"], renderer_classes=[YAMLRenderer, JSONRenderer])
     def export(self, request: Request) -> HttpResponse:
+        """Export the curation.
+        Settings, groups, sources without secrets, filters, toolsets and what curators decided of
+        workflows, as YAML that `POST /api/catalogue/import` reads. Members of staff get the sections that
+        they may see."""
         check_parameters(request, SECTION)
         wanted = request.query_params.getlist("section") or list(SECTIONS)
         if unknown := [name for name in wanted if name not in SECTIONS]:
@@ -163,10 +159,6 @@ class ConfigurationViewSet(ImportViewSet):
 
     @extend_schema(
         operation_id="catalogue_import",
-        summary="Import the curation",
-        description="Makes the catalogue what the file says: all of it, or nothing. An object that the file "
-        "has is described by it as a whole; others stay unless they are pruned. Groups are for superusers, "
-        "and not for tokens. The file may be the body itself, as `application/yaml`.",
         parameters=[PLAN, PRUNE],
         request={"application/json": CatalogueImportSerializer, MEDIA_TYPE: OpenApiTypes.OBJECT},
         responses={200: PlanSerializer, 400: as_problem(REFUSED)},
@@ -174,6 +166,10 @@ class ConfigurationViewSet(ImportViewSet):
     )
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])
     def import_file(self, request: Request) -> Response:
+        """Import the curation.
+        Makes the catalogue what the file says: all of it, or nothing. An object that the file has is
+        described by it as a whole; others stay unless they are pruned. Groups are for superusers, and not
+        for tokens. The file may be the body itself, as `application/yaml`."""
         check_parameters(request, PLAN, PRUNE)
         asked = self.read_body(CatalogueImportSerializer)
         content = asked["file"].encode("utf-8", "surrogateescape")
@@ -262,23 +258,18 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         "partial_update": Access(Scope.ADMIN, "catalogue.change_productsettings"),
     }
 
-    @extend_schema(
-        operation_id="settings_retrieve",
-        summary="Read the settings that can be changed",
-        description="Those that take effect within seconds, in all processes. For administrators.",
-        responses=SettingsSerializer,
-    )
+    @extend_schema(responses=SettingsSerializer)
     def retrieve(self, request: Request) -> Response:
+        """Read the settings that can be changed.
+        Those that take effect within seconds, in all processes. For administrators."""
         return Response(_settings(request))
 
     @extend_schema(
-        operation_id="settings_update",
-        summary="Change settings",
-        description="Only those that are named; null takes a change back. All of them, or none.",
-        request=SettingsChangeSerializer,
-        responses=SettingsSerializer,
+        operation_id="settings_update", request=SettingsChangeSerializer, responses=SettingsSerializer
     )
     def partial_update(self, request: Request) -> Response:
+        """Change settings.
+        Only those that are named; null takes a change back. All of them, or none."""
         body = self.read_body(SettingsChangeSerializer, partial=True)
         rows = {ROWS[name].model: body.pop(name) for name in ROWS if name in body}
         for model in rows:

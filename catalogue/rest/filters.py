@@ -1,21 +1,22 @@
-from typing import Any
+from copy import copy
+from typing import Any, ClassVar
 
 from django.db import transaction
 from django.db.models import Max
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.configuration import FILTER, RULE_FIELDS
 from catalogue.exposure import effect_of_replacing
-from catalogue.history import changed_fields
+from catalogue.history import changed_fields, set_fields
 from catalogue.models import Revision, WorkflowFilter
-from catalogue.patterns import find_pattern_problem
 from catalogue.permissions import admin_access
 from catalogue.rest.base import StrictSerializer, StringListField, check_parameters, is_set
-from catalogue.rest.views import ApiViewSet
+from catalogue.rest.views import DestroyMixin
 
-HIGHEST_POSITION = 1_000_000_000
+MAX_POSITION = 1_000_000_000
 POSITIONS_APART = 10
 PREVIEW = OpenApiParameter(
     "preview", bool, description="`true`: nothing is saved; the answer is what would change."
@@ -23,44 +24,32 @@ PREVIEW = OpenApiParameter(
 NEW_FILTER = {"action": "exclude", "subject": "tag", "pattern": "internal"}
 
 
-class RuleSerializer(StrictSerializer):
+class RuleSerializer(StrictSerializer, serializers.ModelSerializer[WorkflowFilter]):
     """One rule; the first that matches a workflow decides about it."""
 
-    action = serializers.ChoiceField(
-        choices=WorkflowFilter.Action.choices, default=WorkflowFilter.Action.INCLUDE.value
-    )
-    subject = serializers.ChoiceField(
-        choices=WorkflowFilter.Subject.choices,
-        default=WorkflowFilter.Subject.NAME.value,
-        help_text="What of a workflow the pattern is compared with.",
-    )
-    syntax = serializers.ChoiceField(
-        choices=WorkflowFilter.Syntax.choices, default=WorkflowFilter.Syntax.GLOB.value
-    )
-    pattern = serializers.CharField(max_length=500)
-    enabled = serializers.BooleanField(default=True)
-    note = serializers.CharField(max_length=255, allow_blank=True, default="")
+    class Meta:
+        model = WorkflowFilter
+        fields: tuple[str, ...] = RULE_FIELDS
+        extra_kwargs: ClassVar[dict[str, Any]] = {
+            name: {"default": FILTER.defaults[name]} for name in RULE_FIELDS if name != "pattern"
+        }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if problem := find_pattern_problem(syntax=attrs["syntax"], pattern=attrs["pattern"]):
-            raise serializers.ValidationError({"pattern": [problem]})
+        rule = copy(self.instance) if self.instance else WorkflowFilter()
+        set_fields(rule, attrs, allowed=self.fields)
+        if rule.pattern_problem:
+            raise serializers.ValidationError({"pattern": [rule.pattern_problem]})
         return attrs
 
 
 class FilterSerializer(RuleSerializer):
-    id = serializers.IntegerField(read_only=True)
-    position = serializers.IntegerField(
-        min_value=0,
-        max_value=HIGHEST_POSITION,
-        required=False,
-        help_text="Lower numbers come first; the first match decides. If omitted: after all others.",
-    )
+    class Meta(RuleSerializer.Meta):
+        fields: tuple[str, ...] = ("id", "position", *RULE_FIELDS)
+        extra_kwargs = RuleSerializer.Meta.extra_kwargs | {"position": {"max_value": MAX_POSITION}}
 
 
 class FilterChangeSerializer(FilterSerializer):
     """Omitted fields stay."""
-
-    pattern = serializers.CharField(max_length=500, required=False)
 
 
 class FilterEffectSerializer(serializers.Serializer[Any]):
@@ -76,16 +65,16 @@ class WrittenFilterSerializer(FilterSerializer):
     )
     effect = FilterEffectSerializer(read_only=True)
 
+    class Meta(FilterSerializer.Meta):
+        fields = (*FilterSerializer.Meta.fields, "effect")
 
-@extend_schema_view(
-    list=extend_schema(summary="List filters", description="In the order in which they are tried."),
-    retrieve=extend_schema(summary="Read a filter"),
-)
+
 @extend_schema(tags=["Filters"])
-class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowFilter]):
+class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[WorkflowFilter]):
+    """In the order in which they are tried."""
+
     queryset = WorkflowFilter.objects.all()
     serializer_class = FilterSerializer
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_workflowfilter", "list", "retrieve"),
         **admin_access("catalogue.add_workflowfilter", "create"),
@@ -94,8 +83,6 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     }
 
     @extend_schema(
-        summary="Add a filter",
-        description="Agents notice within a second. The first include filter hides what it does not match.",
         parameters=[PREVIEW],
         request=FilterSerializer,
         responses={200: WrittenFilterSerializer, 201: WrittenFilterSerializer},
@@ -103,6 +90,8 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Add a filter.
+        Agents notice within a second. The first include filter hides what it does not match."""
         body = self.read_body(FilterSerializer)
         Revision.lock()
         last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
@@ -111,8 +100,6 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         return self._write(request, rule, status.HTTP_201_CREATED, message="Added.")
 
     @extend_schema(
-        summary="Change a filter",
-        description="Omitted fields are unchanged.",
         parameters=[PREVIEW],
         request=FilterChangeSerializer,
         responses=WrittenFilterSerializer,
@@ -120,33 +107,21 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change a filter.
+        Omitted fields are unchanged."""
         Revision.lock()
         rule = self.get_object()
-        given = request.data if isinstance(request.data, dict) else {"": request.data}
-        written = FilterSerializer(data=FilterSerializer(rule).data | given)
-        written.is_valid(raise_exception=True)
-        for name, value in written.validated_data.items():
-            setattr(rule, name, value)
-        return self._write(request, rule, status.HTTP_200_OK, message=changed_fields(given))
-
-    @extend_schema(summary="Delete a filter", responses={204: None})
-    @transaction.atomic
-    def destroy(self, request: Request, pk: str) -> Response:
-        Revision.lock()
-        rule = self.get_object()
-        self.record_deletion(rule)
-        rule.delete()
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        body = self.read_body(FilterSerializer, instance=rule, partial=True)
+        set_fields(rule, body, allowed=body)
+        return self._write(request, rule, status.HTTP_200_OK, message=changed_fields(body))
 
     def _write(self, request: Request, rule: WorkflowFilter, code: int, *, message: str) -> Response:
         check_parameters(request, PREVIEW)
-        is_preview = is_set(request, PREVIEW)
         stored = list(WorkflowFilter.objects.all())
         effect = effect_of_replacing(stored, [*(other for other in stored if other.pk != rule.pk), rule])
-        if is_preview:
+        if is_set(request, PREVIEW):
             code = status.HTTP_200_OK
         else:
             rule.save()
             self.record(message, rule)
-        shown = {"shown": effect.shown, "hidden": effect.hidden}
-        return Response(FilterSerializer(rule).data | {"effect": shown}, code)
+        return Response(FilterSerializer(rule).data | {"effect": FilterEffectSerializer(effect).data}, code)

@@ -12,7 +12,6 @@ from drf_spectacular.utils import (
     OpenApiParameter,
     extend_schema,
     extend_schema_field,
-    extend_schema_view,
 )
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
@@ -76,30 +75,19 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
         return with_keys(entries, search_newest(entries, [value], fields, by="at"))
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List the history",
-        description="Every change of curation, by whom, by which door, with old and new values; the latest "
-        "first. For administrators.",
-    ),
-    retrieve=extend_schema(summary="Read an entry of the history"),
-)
 @extend_schema(tags=["History"])
 class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[HistoryEntry]):
+    """Every change of curation, by whom, by which door, with old and new values; the latest first. For
+    administrators."""
+
     queryset = HistoryEntry.objects.order_by("-at", "-pk")
     serializer_class = HistoryEntrySerializer
     filterset_class = HistoryFilters
     pagination_class = LongPages
     newest_by = "at"
-    lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     @extend_schema(
-        operation_id="history_revert",
-        summary="Revert a change",
-        description="Restores the old values or a deleted object, or removes an added one. Returns the new "
-        "entry, which can be reverted too. The request requires the permission for that change; a token can "
-        "revert what it can change over REST.",
         request=None,
         responses={
             200: HistoryEntrySerializer,
@@ -111,6 +99,10 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     )
     @action(detail=True, methods=["post"])
     def revert(self, request: Request, pk: str) -> Response:
+        """Revert a change.
+        Restores the old values or a deleted object, or removes an added one. Returns the new entry, which
+        can be reverted too. The request requires the permission for that change; a token can revert what
+        it can change over REST."""
         entry = self.get_object()
         needed = permission_to_revert(entry)
         if request.auth is None:
@@ -208,52 +200,35 @@ class AuditPages(CursorPagination):
             raise NotFound from None
         return super().decode_cursor(request)
 
-    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
-        fields = base.text_parameter(base.FIELDS, base.FIELDS_DESCRIPTION)
-        return [*super().get_schema_operation_parameters(view), fields]
 
-
-@extend_schema_view(
-    list=extend_schema(
-        summary="List the audit",
-        description="Sign-ins, tokens, accounts, approvals, curation, settings, imports, exports and calls: "
-        "who did what, when and from where, the latest first. For administrators. Calls and curation come in "
-        "within half a minute.",
-    ),
-    retrieve=extend_schema(summary="Read an entry of the audit"),
-)
 @extend_schema(tags=["Audit"])
 class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Entry]):
+    """Sign-ins, tokens, accounts, approvals, curation, settings, imports, exports and calls: who did what,
+    when and from where, the latest first. For administrators. Calls and curation come in within half a
+    minute."""
+
     queryset = Entry.objects.order_by("-at", "-pk")
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilters
     pagination_class = AuditPages
     further_parameters = (CURSOR,)
-    lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
 
-    @extend_schema(
-        operation_id="audit_head",
-        summary="Read the head of the audit's chain",
-        responses=HeadSerializer,
-        filters=False,
-    )
+    @extend_schema(operation_id="audit_head", responses=HeadSerializer, filters=False)
     @action(detail=False, methods=["get"], url_path="head", pagination_class=None, filter_backends=())
     def chain(self, request: Request) -> Response:
+        """Read the head of the audit's chain."""
         unsealed = Entry.objects.filter(segment=None).count()
         return Response(HeadSerializer({"head": head(), "unsealed": unsealed}).data)
 
     @extend_schema(
-        operation_id="audit_export",
-        summary="Export the audit",
-        description="JSON lines: the entries of each segment, then the segment, so that `verify_audit "
-        "--file` can check it without the database. Segments are whole.",
-        parameters=[KIND, SINCE, UNTIL],
-        responses={(200, MEDIA_TYPE): OpenApiTypes.STR},
-        filters=False,
+        parameters=[KIND, SINCE, UNTIL], responses={(200, MEDIA_TYPE): OpenApiTypes.STR}, filters=False
     )
     @action(detail=False, methods=["get"], pagination_class=None, filter_backends=())
     def export(self, request: Request) -> StreamingHttpResponse:
+        """Export the audit.
+        JSON lines: the entries of each segment, then the segment, so that `verify_audit --file` can check
+        it without the database. Segments are whole."""
         base.check_parameters(request, KIND, SINCE, UNTIL)
         bounds = {name: request.query_params.get(name, "") for name in ("since", "until")}
         moments = {name: _read_moment(name, text) for name, text in bounds.items()}

@@ -105,10 +105,6 @@ class TemporalImportViewSet(ImportViewSet):
     access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
 
     @extend_schema(
-        operation_id="temporal_imports_create",
-        summary="Import a file of Temporal workflows",
-        description="Creates or updates a source and its workflows as the file declares them; it is checked "
-        "as a whole before anything is written. Workflows of earlier files stay unless they are pruned.",
         request=NewImportSerializer,
         responses={
             200: ImportSerializer,
@@ -117,6 +113,9 @@ class TemporalImportViewSet(ImportViewSet):
         examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:
+        """Import a file of Temporal workflows.
+        Creates or updates a source and its workflows as the file declares them; it is checked as a whole
+        before anything is written. Workflows of earlier files stay unless they are pruned."""
         given = self.read_body(NewImportSerializer)
         self.check_permissions_for(request, given["source"])
         wanted = TemporalImportRequest(
@@ -238,16 +237,15 @@ class OpenApiImportViewSet(ImportViewSet):
     access = {"create": Access(Scope.ADMIN, "catalogue.view_source")}
 
     @extend_schema(
-        operation_id="openapi_imports_create",
-        summary="Import an OpenAPI document",
-        description="Each chosen operation of an OpenAPI 3 or Swagger 2.0 document becomes an HTTP tool. An "
-        "operation that cannot is refused with its reason and position; the others are imported. Importing a "
-        "document again updates its tools. The document counts towards the maximum size of a request body.",
         request=NewOpenApiImportSerializer,
         responses={200: OpenApiImportSerializer, 400: as_problem("Nothing was imported; `errors` says why.")},
         examples=[OpenApiExample("What would be imported", OPENAPI_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:
+        """Import an OpenAPI document.
+        Each chosen operation of an OpenAPI 3 or Swagger 2.0 document becomes an HTTP tool. An operation
+        that cannot is refused with its reason and position; the others are imported. Importing a document
+        again updates its tools. The document counts towards the maximum size of a request body."""
         given = self.read_body(NewOpenApiImportSerializer)
         self.check_permissions_for(request, given["source"])
         wanted = OpenApiImportRequest(

@@ -39,18 +39,11 @@ HASH_LENGTH = 64
 MOST_OFFERS = 10_000
 
 
-class ReviewSerializer(serializers.Serializer[Review]):
+class ReviewSerializer(serializers.ModelSerializer[Review]):
     """A change or a new workflow that awaits a decision."""
 
     workflow = serializers.CharField(source="workflow.tool_name", help_text="What agents call.")
     source = serializers.CharField(source="workflow.source.name")  # type: ignore[assignment]
-    kind = serializers.ChoiceField(
-        choices=Review.Kind.choices,
-        help_text="`changed`: agents see it as it was accepted. `new`: they do not see it.",
-    )
-    offer = serializers.CharField(
-        source="offer_hash", help_text="Identifies the engine's current version. A decision must name it."
-    )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
     warning = serializers.SerializerMethodField(
         help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
@@ -58,8 +51,14 @@ class ReviewSerializer(serializers.Serializer[Review]):
     differs_in = serializers.SerializerMethodField(
         help_text="The kinds of the differences that need a decision."
     )
-    held_since = serializers.DateTimeField()
-    kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
+
+    class Meta:
+        model = Review
+        fields: tuple[str, ...] = (
+            "workflow", "source", "kind", "offer", "told", "warning", "differs_in", "held_since", "kept_at",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = base.rename({"offer": "offer_hash"})
 
     def get_told(self, review: Review) -> str:
         return describe_differences(self._differences(review))
@@ -93,6 +92,10 @@ class ReviewDetailSerializer(ReviewSerializer):
 
     differences = serializers.SerializerMethodField()
     offered = serializers.JSONField(help_text="All that the engine says now; null for a new workflow.")
+
+    class Meta(ReviewSerializer.Meta):
+        fields = (*ReviewSerializer.Meta.fields, "differences", "offered")
+        read_only_fields = fields
 
     @extend_schema_field(DifferenceSerializer(many=True))
     def get_differences(self, review: Review) -> Any:
@@ -204,19 +207,16 @@ DECIDED = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List what awaits review",
-        description="Changes of workflows that are held, and new workflows of sources that hold these.",
-    ),
     retrieve=extend_schema(
-        summary="Read what awaits review",
-        description="With each difference between what agents see and what the engine says now.",
-        responses=ReviewDetailSerializer,
-    ),
+        description="With each difference between what agents see and what the engine says now."
+    )
 )
 @extend_schema(tags=["Changes to review"])
 class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Review]):
+    """Changes of workflows that are held, and new workflows of sources that hold these."""
+
     queryset = Review.objects.none()
+    serializer_class, list_serializer_class = ReviewDetailSerializer, ReviewSerializer
     filterset_class = ReviewFilters
     lookup_field = "workflow__tool_name"
     lookup_url_kwarg = "workflow"
@@ -234,38 +234,23 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "placement": Placement()}
 
-    def get_serializer_class(self) -> type[ReviewSerializer]:
-        return ReviewSerializer if self.action == "list" else ReviewDetailSerializer
-
-    @extend_schema(
-        operation_id="reviews_accept",
-        summary="Accept a change",
-        description="Agents see the engine's current version, or only its `fields` while the rest stays "
-        "held. A new workflow is enabled.",
-        request=AcceptedOfferSerializer,
-        responses={200: DecidedSerializer, 409: REFUSED},
-    )
+    @extend_schema(request=AcceptedOfferSerializer, responses={200: DecidedSerializer, 409: REFUSED})
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, workflow: str) -> Response:
+        """Accept a change.
+        Agents see the engine's current version, or only its `fields` while the rest stays held. A new
+        workflow is enabled."""
         return self._decide_one(accept_offers, AcceptedOfferSerializer)
 
-    @extend_schema(
-        operation_id="reviews_keep",
-        summary="Keep the accepted version",
-        description="Agents still see the accepted version, and no review is requested until the engine "
-        "changes the workflow again. A new workflow stays hidden.",
-        request=OfferSerializer,
-        responses={200: DecidedSerializer, 409: REFUSED},
-    )
+    @extend_schema(request=OfferSerializer, responses={200: DecidedSerializer, 409: REFUSED})
     @action(detail=True, methods=["post"])
     def keep(self, request: Request, workflow: str) -> Response:
+        """Keep the accepted version.
+        Agents still see the accepted version, and no review is requested until the engine changes the
+        workflow again. A new workflow stays hidden."""
         return self._decide_one(keep_accepted, OfferSerializer)
 
     @extend_schema(
-        operation_id="reviews_accept_many",
-        summary="Accept changes",
-        description="Offers that changed since the review are left alone and named. With `fields` the "
-        "rest of each change stays held.",
         request=AcceptanceSerializer,
         responses=DECIDED,
         examples=[
@@ -279,17 +264,16 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     )
     @action(detail=False, methods=["post"], url_path="accept", url_name="accept-many")
     def accept_many(self, request: Request) -> Response:
+        """Accept changes.
+        Offers that changed since the review are left alone and named. With `fields` the rest of each
+        change stays held."""
         return self._decide_many(accept_offers, AcceptanceSerializer)
 
-    @extend_schema(
-        operation_id="reviews_keep_many",
-        summary="Keep the accepted versions of several",
-        description="Offers that changed since the review are left alone and named.",
-        request=DecisionSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=DecisionSerializer, responses=DECIDED)
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
     def keep_many(self, request: Request) -> Response:
+        """Keep the accepted versions of several.
+        Offers that changed since the review are left alone and named."""
         return self._decide_many(keep_accepted, DecisionSerializer)
 
     def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:

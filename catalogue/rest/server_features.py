@@ -1,22 +1,18 @@
-from typing import Any
-
 import django_filters  # type: ignore[import-untyped]
 from django.db import transaction
-from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, extend_schema
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.configuration import FEATURE
 from catalogue.features import accept_change, change_feature
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import ServerFeature
-from catalogue.models.server_feature import LONGEST_SERVED
 from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-
-OVERRIDES = {"title": "title_override", "description": "description_override"}
 
 
 class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
@@ -44,19 +40,13 @@ class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
         read_only_fields = fields
 
 
-class ServerFeatureChangeSerializer(base.StrictSerializer):
+class ServerFeatureChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[ServerFeature]):
     """Omitted fields stay."""
 
-    enabled = serializers.BooleanField(required=False, help_text="Whether clients see it.")
-    served_as = serializers.CharField(
-        required=False, max_length=LONGEST_SERVED, help_text="The name or address by which clients know it."
-    )
-    title = serializers.CharField(
-        required=False, allow_blank=True, max_length=255, help_text="Empty: the server's."
-    )
-    description = serializers.CharField(
-        required=False, allow_blank=True, max_length=20_000, help_text="Empty: the server's."
-    )
+    class Meta:
+        model = ServerFeature
+        fields = ("enabled", "served_as", "title", "description")
+        extra_kwargs = base.rename(FEATURE.names)
 
 
 class FeatureOfferSerializer(base.StrictSerializer):
@@ -76,43 +66,32 @@ class ServerFeatureFilters(django_filters.FilterSet):  # type: ignore[misc]
     ordering = base.StableOrdering(fields=["served_as", "changed_at", "first_seen_at"])
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List prompts and resources",
-        description="Those of all MCP servers, also resource templates.",
-    ),
-    retrieve=extend_schema(summary="Read a prompt or resource"),
-)
 @extend_schema(tags=["Prompts and resources"])
 class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[ServerFeature]):
+    """Those of all MCP servers, also resource templates."""
+
     queryset = ServerFeature.objects.select_related("source").order_by("kind", "served_as", "pk")
     serializer_class = ServerFeatureSerializer
     filterset_class = ServerFeatureFilters
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_serverfeature", "list", "retrieve"),
         **admin_access("catalogue.change_serverfeature", "partial_update", "accept"),
     }
 
     @extend_schema(
-        summary="Change a prompt or resource",
-        description="Omitted fields are unchanged. Clients notice within a second.",
         request=ServerFeatureChangeSerializer,
-        responses=ServerFeatureSerializer,
         examples=[OpenApiExample("Let clients see it", {"enabled": True}, request_only=True)],
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change a prompt or resource.
+        Omitted fields are unchanged. Clients notice within a second."""
         feature = self.get_object()
-        body: dict[str, Any] = self.read_body(ServerFeatureChangeSerializer)
-        change_feature(feature, **{OVERRIDES.get(name, name): value for name, value in body.items()})
-        self.record(changed_fields(body), feature)
+        change_feature(feature, **self.read_body(ServerFeatureChangeSerializer, partial=True))
+        self.record(changed_fields(request.data), feature)
         return Response(ServerFeatureSerializer(feature).data)
 
     @extend_schema(
-        operation_id="server_features_accept",
-        summary="Accept a server's change",
-        description="Clients see the server's current version.",
         request=FeatureOfferSerializer,
         responses={
             200: ServerFeatureSerializer,
@@ -121,6 +100,8 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     )
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, pk: str) -> Response:
+        """Accept a server's change.
+        Clients see the server's current version."""
         feature, body = self.get_object(), self.read_body(FeatureOfferSerializer)
         if not accept_change(feature, offer=body["offer"], by=actor_of(request)):
             raise base.Refusal(

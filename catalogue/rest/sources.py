@@ -26,7 +26,7 @@ from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
 from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
-    HIGHEST_LIMIT,
+    MAX_LIMIT,
     RESERVED_FOR,
     JSONObjectField,
     LongPages,
@@ -37,22 +37,12 @@ from catalogue.rest.base import (
     StrictSerializer,
     StringListField,
     as_problem,
+    rename,
     set_defaults,
 )
-from catalogue.rest.views import NAME, ApiViewSet
+from catalogue.rest.views import NAME, ApiViewSet, DestroyMixin
 from catalogue.review import ReviewRefused, confirm_listing
 from connectors.registry import connector_kinds
-
-LONGEST_REFRESH_INTERVAL = 604_800
-CHANGE_POLICY = (
-    "What happens when the engine changes an enabled workflow: `follow` serves it, `careful` serves what is "
-    "harmless and holds the rest for review, `hold` holds everything. While a change is held, the accepted "
-    "version is served."
-)
-TOLERATED = (
-    "A listing that loses more percent of the workflows, and at least five, is held until it is "
-    "confirmed. An empty listing is always held."
-)
 
 
 class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
@@ -70,17 +60,14 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
         read_only_fields = fields
 
 
-class SkippedSerializer(serializers.Serializer[Any]):
-    position = serializers.IntegerField(help_text="Where in the listing, from 0.")
+class FlaggedSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(help_text="The engine's id, as far as it could be read.")
     name = serializers.CharField()
     reason = serializers.CharField()
 
 
-class FlaggedSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField(help_text="The engine's id.")
-    name = serializers.CharField()
-    reason = serializers.CharField()
+class SkippedSerializer(FlaggedSerializer):
+    position = serializers.IntegerField(help_text="Where in the listing, from 0.")
 
 
 class NamedWorkflowSerializer(serializers.Serializer[Any]):
@@ -126,20 +113,15 @@ class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(summary="List discovery runs"),
-    retrieve=extend_schema(
-        summary="Read a discovery run",
-        description="With every object that was skipped or flagged, and why.",
-        responses=DiscoveryRunDetailSerializer,
-    ),
+    retrieve=extend_schema(description="With every object that was skipped or flagged, and why.")
 )
 @extend_schema(tags=["Discovery runs"])
 class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[DiscoveryRun]):
     queryset = DiscoveryRun.objects.none()
+    serializer_class, list_serializer_class = DiscoveryRunDetailSerializer, DiscoveryRunSerializer
     filterset_class = DiscoveryRunFilters
     pagination_class = LongPages
     newest_by = "started_at"
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("catalogue.view_discoveryrun", "list", "retrieve"),
         **admin_access("catalogue.change_source", "confirm"),
@@ -149,14 +131,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
         runs = DiscoveryRun.objects.select_related("source").order_by("-started_at", "-pk")
         return runs.for_lists() if self.action == "list" else runs
 
-    def get_serializer_class(self) -> type[DiscoveryRunSerializer]:
-        return DiscoveryRunSerializer if self.action == "list" else DiscoveryRunDetailSerializer
-
     @extend_schema(
-        operation_id="discovery_runs_confirm",
-        summary="Confirm a held listing",
-        description="Says that the workflows which it has lost are gone, and lists the source again. That "
-        "listing is the answer; it is held again if it has lost others.",
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
@@ -169,6 +144,9 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     )
     @action(detail=True, methods=["post"])
     def confirm(self, request: Request, pk: str) -> Response:
+        """Confirm a held listing.
+        Says that the workflows which it has lost are gone, and lists the source again. That listing is the
+        answer; it is held again if it has lost others."""
         held = self.get_object()
         try:
             run = confirm_listing(held, by=actor_of(request))
@@ -179,26 +157,24 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
 
 
 # Sources
-class HealthSerializer(serializers.Serializer[Source]):
-    state = serializers.ChoiceField(choices=Source.HealthState.choices, source="health_state")
-    message = serializers.CharField(source="health_message", help_text="What the last listing came to.")
-    failing_since = serializers.DateTimeField(allow_null=True)
-    failures = serializers.IntegerField(help_text="Failed listings in a row.")
+class HealthSerializer(serializers.ModelSerializer[Source]):
+    class Meta:
+        model = Source
+        fields = ("state", "message", "failing_since", "failures")
+        read_only_fields = fields
+        extra_kwargs = rename({"state": "health_state", "message": "health_message"})
 
 
-class WebhookSerializer(serializers.Serializer[Source]):
+class WebhookSerializer(serializers.ModelSerializer[Source]):
     url = serializers.SerializerMethodField(
         help_text="Where the engine's webhook is to deliver to, if the source has a secret for one."
     )
-    received_at = serializers.DateTimeField(
-        source="webhook_received_at",
-        allow_null=True,
-        help_text="When the last genuine delivery came, to ten seconds.",
-    )
-    refused_at = serializers.DateTimeField(
-        source="webhook_refused_at", allow_null=True, help_text="When a delivery was last refused."
-    )
-    refusal = serializers.CharField(source="webhook_refusal", allow_null=True, help_text="Why it was.")
+
+    class Meta:
+        model = Source
+        fields = ("url", "received_at", "refused_at", "refusal")
+        read_only_fields = fields
+        extra_kwargs = rename({name: f"webhook_{name}" for name in fields[1:]})
 
     def get_url(self, source: Source) -> str:
         return sources.webhook_address(source)
@@ -233,10 +209,8 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
         return bool(source.encrypted_credentials)
 
 
-class SourceChangeSerializer(StrictSerializer):
+class SourceChangeSerializer(StrictSerializer, serializers.ModelSerializer[Source]):
     """The fields of a source that can be changed; its kind cannot."""
-
-    described_by = Source
 
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
@@ -245,29 +219,21 @@ class SourceChangeSerializer(StrictSerializer):
         write_only=True,
         help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
     )
-    enabled = serializers.BooleanField()
-    new_workflows = serializers.ChoiceField(choices=Source.NewWorkflows.choices)
-    change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
-    vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
-    refresh_interval = serializers.IntegerField(
-        allow_null=True,
-        min_value=0,
-        max_value=LONGEST_REFRESH_INTERVAL,
-        help_text="Seconds between two listings; 0: only by hand; null: the product's default.",
-    )
-    max_concurrent = serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=HIGHEST_LIMIT,
-        help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
-    )
     reserved_for = ReservedForField()
+
+    class Meta:
+        model = Source
+        fields: tuple[str, ...] = ("name", "config", "credentials", *SOURCE.fields)
+        extra_kwargs = {"max_concurrent": {"max_value": MAX_LIMIT}}
 
 
 class NewSourceSerializer(SourceChangeSerializer):
     """A connection to an engine."""
 
     kind = serializers.CharField(max_length=50, help_text="Which connector speaks to the engine.")
+
+    class Meta(SourceChangeSerializer.Meta):
+        fields = (*SourceChangeSerializer.Meta.fields, "kind")
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
@@ -300,12 +266,7 @@ NEW_SOURCE = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List sources", description="With the health that their last listings showed."
-    ),
-    retrieve=extend_schema(summary="Read a source"),
     destroy=extend_schema(
-        summary="Delete a source",
         description="Also deletes its workflows, permanently; records of executions stay. Calls that have "
         "not started fail. Runs in progress may continue at the engine, which can no longer be queried: "
         "their executions become `unconfirmed`, for an administrator to resolve. To take the source out of "
@@ -313,9 +274,9 @@ NEW_SOURCE = {
     ),
 )
 @extend_schema(tags=["Sources"])
-class SourceViewSet(
-    mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
-):
+class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[Source]):
+    """With the health that their last listings showed."""
+
     queryset = Source.objects.with_workflow_counts().order_by("name")
     serializer_class = SourceSerializer
     filterset_class = SourceFilters
@@ -332,14 +293,13 @@ class SourceViewSet(
     }
 
     @extend_schema(
-        summary="Add a source",
-        description="Its first listing is due at once.",
         request=NewSourceSerializer,
-        responses={201: SourceSerializer},
         examples=[OpenApiExample("An engine of kind simplified", NEW_SOURCE, request_only=True)],
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Add a source.
+        Its first listing is due at once."""
         body = self.read_body(NewSourceSerializer)
         try:
             source = sources.create_source(**body)
@@ -349,14 +309,13 @@ class SourceViewSet(
         return self.answer_with(source, status.HTTP_201_CREATED)
 
     @extend_schema(
-        summary="Change a source",
-        description="`config` and `credentials` are each replaced as a whole. Omitted fields are unchanged.",
         request=SourceChangeSerializer(partial=True),
-        responses=SourceSerializer,
         examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
     )
     @transaction.atomic
     def partial_update(self, request: Request, name: str) -> Response:
+        """Change a source.
+        `config` and `credentials` are each replaced as a whole. Omitted fields are unchanged."""
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
         decisions = {name: value for name, value in body.items() if name in sources.UPDATABLE}
@@ -371,27 +330,14 @@ class SourceViewSet(
         self.record(changed_fields(body), source)
         return self.answer_with(source)
 
-    @transaction.atomic
-    def perform_destroy(self, instance: Source) -> None:
-        self.record_deletion(instance)
-        instance.delete()
-
-    @extend_schema(
-        operation_id="sources_check",
-        summary="Check a source's connection",
-        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
-        request=None,
-        responses=CheckSerializer,
-    )
+    @extend_schema(request=None, responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:
+        """Check a source's connection.
+        Tries to talk to the engine now. The answer is 200 also when it does not work."""
         return Response(CheckSerializer(sources.check_source(self.get_object())).data)
 
     @extend_schema(
-        operation_id="sources_refresh",
-        summary="Refresh a source",
-        description="Lists the engine's workflows now and waits for the result. "
-        "The answer is 200 also for a listing that failed or is held: its `outcome` and `error` say so.",
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
@@ -400,6 +346,9 @@ class SourceViewSet(
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:
+        """Refresh a source.
+        Lists the engine's workflows now and waits for the result. The answer is 200 also for a listing
+        that failed or is held: its `outcome` and `error` say so."""
         source = self.get_object()
         self.record("Requested a listing.", source)
         try:
@@ -459,35 +408,24 @@ class ConnectorViewSet(ApiViewSet[Source]):
         **admin_access("catalogue.add_source", "check"),
     }
 
-    @extend_schema(
-        summary="List kinds of engines",
-        description="What a source can be made for on this server, with the settings that each kind takes.",
-        responses=ConnectorSerializer(many=True),
-    )
     def list(self, request: Request) -> Response:
+        """List kinds of engines.
+        What a source can be made for on this server, with the settings that each kind takes."""
         self.filter_queryset(self.queryset)
         page = self.paginate_queryset(list(map(engine_kind, connector_kinds())))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
-    @extend_schema(
-        summary="Read a kind of engine",
-        description="Whether it can be used on this server, and which settings its sources take.",
-        parameters=[KIND],
-        responses=ConnectorSerializer,
-    )
+    @extend_schema(parameters=[KIND])
     def retrieve(self, request: Request, kind: str) -> Response:
+        """Read a kind of engine.
+        Whether it can be used on this server, and which settings its sources take."""
         return Response(self.get_serializer(engine_kind(_known(kind))).data)
 
-    @extend_schema(
-        operation_id="connectors_check",
-        summary="Check settings before they are saved",
-        description="Tries to talk to the engine now. The answer is 200 also when it does not work.",
-        parameters=[KIND],
-        request=SettingsSerializer,
-        responses=CheckSerializer,
-    )
+    @extend_schema(parameters=[KIND], request=SettingsSerializer, responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, kind: str) -> Response:
+        """Check settings before they are saved.
+        Tries to talk to the engine now. The answer is 200 also when it does not work."""
         body = self.read_body(SettingsSerializer)
         candidate = Source(name=kind, kind=_known(kind), config=body["config"])
         candidate.credentials = body["credentials"]

@@ -95,40 +95,28 @@ class ToolViewSet(ApiViewSet[Workflow]):
         return seen_by_caller(self.request, tools)
 
     @extend_schema(
-        operation_id="tools_list",
-        summary="List HTTP tools",
-        description="Those that are declared here, without secrets; what engines list is under "
-        "`/api/workflows/`. Callers with the scope `workflows:read` see what agents see. "
-        "`GET /tools` answers the same.",
         responses={
             200: StoredTool,
             404: as_problem("`ids` has some that do not exist; `errors` names them."),
-        },
+        }
     )
     def list(self, request: Request) -> Response:
+        """List HTTP tools.
+        Those that are declared here, without secrets; what engines list is under `/api/workflows/`.
+        Callers with the scope `workflows:read` see what agents see. `GET /tools` answers the same."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         chain = enabled_filters()
         wanted = _wanted(request)
         shown = [_shown(workflow, chain) for workflow in page or []]
         return self.get_paginated_response([_only(tool, wanted) for tool in shown])
 
-    @extend_schema(
-        operation_id="tools_retrieve",
-        summary="Read an HTTP tool",
-        description="As it would be submitted, without secrets.",
-        responses=StoredTool,
-    )
+    @extend_schema(responses=StoredTool)
     def retrieve(self, request: Request, id: str) -> Response:
+        """Read an HTTP tool.
+        As it would be submitted, without secrets."""
         return Response(_only(_shown(self.get_object()), _wanted(request)))
 
     @extend_schema(
-        operation_id="tools_create",
-        summary="Store HTTP tools",
-        description="One ToolConfig, a list of them, or `{tools, source, expose, dry_run}`. A tool belongs "
-        "to the source of its API: one whose base URL its endpoint begins with and which authenticates in "
-        "the same way, else a new one. Stored again, it changes or stays as it is, and keeps its id. "
-        "Secrets are stored encrypted with the source and never shown; leave them out where the source has "
-        "them. `POST /tools` does the same.",
         request=SUBMISSION,
         responses={
             201: OpenApiResponse(StoredToolsSerializer, "At least one tool is new."),
@@ -141,6 +129,12 @@ class ToolViewSet(ApiViewSet[Workflow]):
         ],
     )
     def create(self, request: Request) -> Response:
+        """Store HTTP tools.
+        One ToolConfig, a list of them, or `{tools, source, expose, dry_run}`. A tool belongs to the source
+        of its API: one whose base URL its endpoint begins with and which authenticates in the same way,
+        else a new one. Stored again, it changes or stays as it is, and keeps its id. Secrets are stored
+        encrypted with the source and never shown; leave them out where the source has them. `POST /tools`
+        does the same."""
         try:
             asked = read_submission(request.data)
             stored = store_tools(
@@ -158,16 +152,15 @@ class ToolViewSet(ApiViewSet[Workflow]):
         return Response(answer, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
 
     @extend_schema(
-        operation_id="tools_update",
-        summary="Replace an HTTP tool",
-        description="The body is the complete new definition. The tool keeps its id, name and source, and "
-        "the source keeps its secrets; for another API, submit another tool. The body may contain the "
-        "further fields that a read returns, if they are unchanged.",
         request=ToolConfig,
         responses=StoredTool,
         examples=[OpenApiExample("The whole tool", EXAMPLE, request_only=True)],
     )
     def update(self, request: Request, id: str) -> Response:
+        """Replace an HTTP tool.
+        The body is the complete new definition. The tool keeps its id, name and source, and the source
+        keeps its secrets; for another API, submit another tool. The body may contain the further fields
+        that a read returns, if they are unchanged."""
         workflow = self.get_object()
         try:
             tool = read_tool(_declared_part(request.data, _shown(workflow)))
@@ -176,14 +169,10 @@ class ToolViewSet(ApiViewSet[Workflow]):
             raise _refusal(refused, None) from None
         return Response(_shown(self.get_object()))
 
-    @extend_schema(
-        operation_id="tools_destroy",
-        summary="Remove an HTTP tool",
-        description="The tool can no longer be called. Its executions and its source are kept. If you "
-        "store it again, it gets the same id.",
-        responses={204: None},
-    )
     def destroy(self, request: Request, id: str) -> Response:
+        """Remove an HTTP tool.
+        The tool can no longer be called. Its executions and its source are kept. If you store it again, it
+        gets the same id."""
         workflow = self.get_object()
         self.record("Removed the tool.", workflow)
         remove_tool(workflow)

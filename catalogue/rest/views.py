@@ -1,24 +1,24 @@
-"""The base of every viewset of the API, its root, its description and documentation pages, and the answer at
-unknown addresses.
+"""The base of every viewset of the API, its root, its documentation, and the answer at unknown addresses.
 
-Each answer to GET has an ETag of its bytes and its caller, and callers that have it already get 304. The
-catalogue's revision would not do: health, counts and executions stand in the same answers.
+Each answer to GET has an ETag of its bytes, and callers that have it already get 304. The catalogue's
+revision would not do: health, counts and executions stand in the same answers.
 """
 
-import hashlib
 import re
 from typing import Any, ClassVar, TypeVar
 
 from django.conf import settings
 from django.contrib.auth.mixins import LoginRequiredMixin
+from django.db import transaction
 from django.db.models import Model
-from django.http import HttpResponse, HttpResponseBase
+from django.http import HttpResponse
 from django.urls import resolve, reverse_lazy
-from django.utils.cache import get_conditional_response, patch_vary_headers
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import conditional_page
 from django.views.generic import TemplateView
 from drf_spectacular.utils import extend_schema, inline_serializer
 from drf_spectacular.views import SpectacularAPIView
-from rest_framework import serializers, status
+from rest_framework import mixins, serializers, status
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
@@ -29,21 +29,12 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
+from catalogue.models import Revision
 from catalogue.permissions import AnyoneKnown
-from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION, Refusal, keep_fields, text_parameter
+from catalogue.rest.base import FIELDS, Refusal, keep_fields
 
 NAME = "[A-Za-z0-9_.-]+"
 UNCHECKED = frozenset({"If-Match", "If-Unmodified-Since"})  # Who sends one relies on it
-
-
-def _tag(request: Request, response: HttpResponse) -> HttpResponseBase:
-    patch_vary_headers(response, ("Accept", "Authorization", "Cookie"))
-    token: Any = request.auth
-    who = request.user.pk if token is None else token.caller.key
-    content = f"{who} {response.get('Content-Type')} ".encode() + response.content
-    response["ETag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    answer = get_conditional_response(request, etag=response["ETag"], response=response)
-    return response if answer is None else answer
 
 
 Row = TypeVar("Row", bound=Model)
@@ -52,6 +43,17 @@ Row = TypeVar("Row", bound=Model)
 class ApiViewSet(GenericViewSet[Row]):
     """Refuses chunked bodies, which REST framework would take for empty ones, compressed ones, and conditions
     of changes."""
+
+    lookup_value_regex = "[0-9]{1,18}"
+    list_serializer_class: type[BaseSerializer[Any]] | None = None  # Where lists show less
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        return conditional_page(super().as_view(*args, **kwargs))
+
+    def get_serializer_class(self) -> type[BaseSerializer[Any]]:
+        of_lists = self.list_serializer_class if self.action == "list" else None
+        return of_lists or super().get_serializer_class()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -80,11 +82,8 @@ class ApiViewSet(GenericViewSet[Row]):
             )
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        finalized: Any = super().finalize_response(request, response, *args, **kwargs)
-        is_read = request.method in ("GET", "HEAD")
-        if is_read and isinstance(finalized, Response) and finalized.status_code == 200:
-            finalized.add_post_render_callback(lambda rendered: _tag(request, rendered))
-        return finalized
+        patch_vary_headers(response, ("Accept", "Authorization", "Cookie"))
+        return super().finalize_response(request, response, *args, **kwargs)
 
     def get_object(self) -> Row:
         obj = super().get_object()
@@ -107,6 +106,14 @@ class ApiViewSet(GenericViewSet[Row]):
 
     def record(self, message: str, *objects: Model) -> None:
         record_change(actor_of(self.request), objects, message)
+
+
+class DestroyMixin(mixins.DestroyModelMixin, ApiViewSet[Row]):
+    @transaction.atomic
+    def perform_destroy(self, instance: Row) -> None:
+        Revision.lock()
+        self.record_deletion(instance)
+        instance.delete()
 
 
 ROUTES = {
@@ -138,108 +145,14 @@ class ApiRoot(APIView):
 
     @extend_schema(
         operation_id="root_retrieve",
-        summary="Find the collections",
-        description="The address of each collection, and of this description.",
         tags=["Root"],
         responses=inline_serializer("Root", {name: serializers.URLField() for name in ROUTES}),
     )
     def get(self, request: Request) -> Response:
         # Where a slash is optional, `reverse` leaves it out.
+        """Find the collections.
+        The address of each collection, and of this description."""
         return Response({name: reverse(route, request=request) + "/" for name, route in ROUTES.items()})
-
-
-DONE = "Done."
-ANSWERS = {
-    "400": "The request is not valid; nothing was changed.",
-    "401": "No access token, or one that is unknown, expired or revoked.",
-    "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
-    "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
-    "406": "The `Accept` header allows none of the response's media types; the answer names them.",
-    "411": "The body has no Content-Length.",
-    "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
-    "415": "The body has another Content-Type than those that the answer names.",
-    "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
-    "500": "An internal error; the server's log has the details.",
-    "503": "The database is not available; `Retry-After` says when to try again.",
-}
-
-
-def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: add the errors that any operation can return."""
-    for path, operations in result["paths"].items():
-        for operation in operations.values():
-            for answer in operation["responses"].values():
-                answer["description"] = answer["description"] or DONE
-            for code in _codes(path, operation):
-                content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-                described = {"description": ANSWERS[code], "content": content}
-                operation["responses"].setdefault(code, described)
-            operation["responses"] = dict(sorted(operation["responses"].items()))
-    return result
-
-
-def suit_generators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: leave out what pydantic writes and generators of clients refuse, such as a
-    title that two schemas share and objects as defaults of other classes."""
-    for schema in result["components"]["schemas"].values():
-        schema.pop("title", None)
-        for field in schema.get("properties", {}).values():
-            if ("$ref" in field or "oneOf" in field) and isinstance(field.get("default"), dict):
-                del field["default"]
-    return result
-
-
-INTEGER_ID = {"type": "integer", "format": "int64", "minimum": 0, "maximum": 10**18 - 1}
-TYPES_OF_IDS = {"^[0-9]{1,18}$": INTEGER_ID, "^[0-9a-fA-F-]{36}$": {"type": "string", "format": "uuid"}}
-
-
-def give_ids_their_types(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook: generated clients refuse an id of an answer in a path that takes another type."""
-    for operations in result["paths"].values():
-        for operation in operations.values():
-            for parameter in operation.get("parameters", ()):
-                if parameter["in"] == "path":
-                    pattern = parameter["schema"].get("pattern", "")
-                    parameter["schema"] = TYPES_OF_IDS.get(pattern, parameter["schema"])
-    return result
-
-
-def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook: OpenAPI wants the property required that tells alternatives apart, and the product requires it.
-    Pydantic leaves it out where it has a default."""
-    schemas = result["components"]["schemas"]
-    fields = [field for schema in schemas.values() for field in schema.get("properties", {}).values()]
-    for told_apart in (field["discriminator"] for field in fields if "discriminator" in field):
-        for reference in told_apart.get("mapping", {}).values():
-            required = schemas[reference.rpartition("/")[2]].setdefault("required", [])
-            if told_apart["propertyName"] not in required:
-                required.insert(0, told_apart["propertyName"])
-    return result
-
-
-ONE_OF_A_COLLECTION = re.compile(r"(?P<collection>/api/[^/]+/)\{[^/]+\}/")
-
-
-def offer_fields_of_one(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook: `ApiViewSet` takes the parameter for one object, too; REST framework describes pages."""
-    paths = result["paths"]
-    for path, operations in paths.items():
-        one = ONE_OF_A_COLLECTION.fullmatch(path)
-        listed = paths.get(one["collection"], {}).get("get", {}).get("parameters", ()) if one else ()
-        if "get" in operations and any(parameter["name"] == FIELDS for parameter in listed):
-            parameters = operations["get"].setdefault("parameters", [])
-            parameters.append(text_parameter(FIELDS, FIELDS_DESCRIPTION))
-    return result
-
-
-def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["400", "401", "403", "406", "429", "500", "503"]
-    queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
-    if "{" in path or "page" in queried:
-        codes.append("404")
-    if "requestBody" in operation:
-        codes += ["411", "413", "415"]
-    return codes
 
 
 class ApiDocs(LoginRequiredMixin, TemplateView):

@@ -24,6 +24,7 @@ from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.columns import Rows
+from catalogue.configuration import WORKFLOW, name_in_file
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
@@ -32,7 +33,7 @@ from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.permissions import Access, admin_access, bounds_of, is_administrator
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
-    HIGHEST_LIMIT,
+    MAX_LIMIT,
     ChosenFilter,
     JSONObjectField,
     Pages,
@@ -43,17 +44,13 @@ from catalogue.rest.base import (
     StrictBooleanFilter,
     StrictSerializer,
     StringListField,
-    approvers_field,
     as_problem,
-    at_once_field,
-    rate_field,
+    rename,
 )
 from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.rest.views import NAME
-from connectors.definitions import MAX_SECONDS
 from connectors.formats.lists import split_list
 
-LONGEST_INLINE_WAIT = 3600
 MOST_NAMES = 10_000
 ADMINISTRATORS_ONLY = "Null for callers that are not administrators."
 HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
@@ -123,38 +120,30 @@ class UpstreamDetailSerializer(UpstreamSerializer):
         read_only_fields = fields
 
 
-class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
+class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     """The curator's decisions; empty or null where the engine's value or the product's default applies."""
 
-    enabled = serializers.BooleanField()
-    title = serializers.CharField(source="title_override")
-    description = serializers.CharField(source="description_override")
     tags = StringListField(source="tags_override", allow_null=True)
-    timeout_seconds = serializers.IntegerField(allow_null=True)
-    inline_wait_seconds = serializers.IntegerField(allow_null=True)
     execution_type = serializers.ChoiceField(
         source="execution_type_override", choices=Workflow.ExecutionType.choices, allow_blank=True
     )
-    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
-    reattach = serializers.BooleanField()
-    max_concurrent = serializers.IntegerField(allow_null=True)
-    calls_per_minute = serializers.IntegerField(allow_null=True)
-    calls_at_once = serializers.IntegerField(allow_null=True)
-    read_only_hint = serializers.BooleanField(allow_null=True)
-    destructive_hint = serializers.BooleanField(allow_null=True)
-    idempotent_hint = serializers.BooleanField(allow_null=True)
-    open_world_hint = serializers.BooleanField(allow_null=True)
-    offered_as_prompt = serializers.BooleanField()
-    cache_seconds = serializers.IntegerField(allow_null=True)
-    approval_required = serializers.BooleanField()
     approval_rules = serializers.ListField(child=JSONObjectField())
-    approvers_needed = serializers.IntegerField(allow_null=True)
+
+    class Meta:
+        model = Workflow
+        fields: tuple[str, ...] = (
+            "enabled", "title", "description", "tags", "timeout_seconds", "inline_wait_seconds",
+            "execution_type", "on_disconnect", "reattach", "max_concurrent", "calls_per_minute",
+            "calls_at_once", *CURATORS_HINTS, "offered_as_prompt", "cache_seconds", "approval_required",
+            "approval_rules", "approvers_needed",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = rename(WORKFLOW.names)
 
 
 class CuratorDetailSerializer(CuratorSerializer):
     """The curator's decisions, in full."""
 
-    icon = serializers.CharField(source="icon_override")
     argument_overrides = serializers.DictField(
         child=JSONObjectField(), help_text="Changes to single arguments, by name."
     )
@@ -172,33 +161,41 @@ class CuratorDetailSerializer(CuratorSerializer):
         help_text="The former names by which calls still run, and until when.",
     )
 
+    class Meta(CuratorSerializer.Meta):
+        fields = (
+            *CuratorSerializer.Meta.fields, "icon", "argument_overrides", "argument_problems",
+            "approval_rule_problems", "former_tool_names", "aliases",
+        )  # fmt: skip
+        read_only_fields = fields
 
-class WorkflowSerializer(serializers.Serializer[Workflow]):
+
+class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
     """What agents see, and for administrators the two layers behind it."""
 
-    tool_name = serializers.CharField(help_text="What agents call.")
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
-    title = serializers.CharField()
-    description = serializers.CharField(source="shown_description")
-    tags = StringListField(source="shown_tags")
-    category = serializers.CharField()
-    version = serializers.CharField()
     execution_type = serializers.ChoiceField(
         source="effective_execution_type", choices=Workflow.ExecutionType.choices
     )
     hints = HintsField(source="effective_hints", help_text="The effective hints that clients get.")
-    offered_as_prompt = serializers.BooleanField(help_text="Clients show it to people as a command, too.")
-    cache_seconds = serializers.IntegerField(
-        source="effective_cache_seconds",
-        allow_null=True,
-        help_text="How long a result answers the same arguments again. Null: never.",
-    )
     exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
     visibility = serializers.SerializerMethodField(help_text="If it is not exposed, the first reason.")
     curator = CuratorSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
     upstream = UpstreamSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
 
     class Meta:
+        model = Workflow
+        fields: tuple[str, ...] = (
+            "tool_name", "source", "title", "description", "tags", "category", "version", "execution_type",
+            "hints", "offered_as_prompt", "cache_seconds", "exposed", "visibility", "curator", "upstream",
+        )  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = rename(
+            {
+                "description": "shown_description",
+                "tags": "shown_tags",
+                "cache_seconds": "effective_cache_seconds",
+            }
+        )
         list_serializer_class = Rows
 
     def get_exposed(self, workflow: Workflow) -> bool:
@@ -238,6 +235,10 @@ class WorkflowDetailSerializer(WorkflowSerializer):
         source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY
     )
 
+    class Meta(WorkflowSerializer.Meta):
+        fields = (*WorkflowSerializer.Meta.fields, "input_schema", "output_schema", "icons")
+        read_only_fields = fields
+
 
 class ArgumentOverrideSerializer(StrictSerializer):
     """The description, and the constant or default, of one argument."""
@@ -267,10 +268,8 @@ class ApprovalRuleSerializer(StrictSerializer):
     )
 
 
-class OverridesSerializer(StrictSerializer):
+class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow]):
     """The curator's overrides; an empty string or null restores the engine's value or the default."""
-
-    described_by = Workflow
 
     tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
@@ -278,18 +277,6 @@ class OverridesSerializer(StrictSerializer):
         max_value=curation.MOST_ALIAS_DAYS,
         help_text="Days for which calls by the old name still run when `tool_name` changes; by default they "
         "are refused immediately, with the new name. If the name stays, this applies to the last old name.",
-    )
-    title = serializers.CharField(
-        source="title_override",
-        max_length=255,
-        allow_blank=True,
-        help_text="Shown instead of the engine's name.",
-    )
-    description = serializers.CharField(
-        source="description_override",
-        max_length=20_000,
-        allow_blank=True,
-        help_text="Shown instead of the engine's description.",
     )
     tags = serializers.ListField(
         child=serializers.CharField(max_length=100),
@@ -303,65 +290,22 @@ class OverridesSerializer(StrictSerializer):
         help_text="Changes to single arguments, by name; they take the place of all that there were. Not for "
         "secrets: records of runs show the values.",
     )
-    timeout_seconds = serializers.IntegerField(
-        min_value=1,
-        max_value=MAX_SECONDS,
-        allow_null=True,
-        help_text="A run that takes longer is cancelled.",
-    )
-    inline_wait_seconds = serializers.IntegerField(
-        min_value=0,
-        max_value=LONGEST_INLINE_WAIT,
-        allow_null=True,
-        help_text="How long an agent's call waits before it gets a handle instead of the result.",
-    )
-    execution_type = serializers.ChoiceField(
-        source="execution_type_override",
-        choices=Workflow.ExecutionType.choices,
-        allow_blank=True,
-        help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
-        "wait.",
-    )
-    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
-    reattach = serializers.BooleanField()
-    max_concurrent = serializers.IntegerField(
-        min_value=1,
-        max_value=HIGHEST_LIMIT,
-        allow_null=True,
-        help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
-    )
-    calls_per_minute = rate_field(
-        "By all callers. Further calls are refused with 429. Null: the product's default.",
-    )
-    calls_at_once = at_once_field()
-    read_only_hint = serializers.BooleanField(allow_null=True)
-    destructive_hint = serializers.BooleanField(
-        allow_null=True, help_text="The workflow may delete or overwrite data, so clients ask first."
-    )
-    idempotent_hint = serializers.BooleanField(allow_null=True)
-    open_world_hint = serializers.BooleanField(allow_null=True)
-    icon = serializers.CharField(
-        source="icon_override",
-        max_length=MAX_ICON_CHARACTERS,
-        allow_blank=True,
-        help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64,...",
-    )
-    offered_as_prompt = serializers.BooleanField()
-    cache_seconds = serializers.IntegerField(
-        min_value=0,
-        max_value=MAX_SECONDS,
-        allow_null=True,
-        help_text="Seconds that a result answers the same arguments of any caller. Only for workflows that "
-        "change nothing and answer all callers alike. 0: every call runs. Null: what the engine says.",
-    )
-    approval_required = serializers.BooleanField()
     approval_rules = serializers.ListField(
         child=ApprovalRuleSerializer(),
         max_length=MOST_RULES,
         help_text="Calls that wait for approval by their arguments; they take the place of all that there "
         "were. What a rule cannot judge, such as a missing argument, waits too.",
     )
-    approvers_needed = approvers_field()
+
+    class Meta:
+        model = Workflow
+        fields = ("alias_days", *map(name_in_file, curation.OVERRIDABLE))
+        extra_kwargs = rename(
+            WORKFLOW.names,
+            description={"max_length": 20_000},
+            icon={"max_length": MAX_ICON_CHARACTERS},
+            max_concurrent={"max_value": MAX_LIMIT},
+        )
 
 
 class SeenSerializer(StrictSerializer):
@@ -510,26 +454,23 @@ def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List workflows",
-        description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
-        "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
-        "than that shows. With `format=csv` all of them come as one table, in which the columns "
-        "`curator_...` and `upstream_...` have the two layers.",
         parameters=[FORMAT],
         responses={
             (200, "application/json"): WorkflowSerializer(many=True),
             (200, tables.CSV): OpenApiTypes.STR,
         },
     ),
-    retrieve=extend_schema(
-        summary="Read a workflow",
-        description="By its tool name, or by a former one while calls by that still run.",
-        responses=WorkflowDetailSerializer,
-    ),
+    retrieve=extend_schema(description="By its tool name, or by a former one while calls by that still run."),
 )
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
+    """Without schemas; a single workflow has them. Callers with the scope `workflows:read` see what agents
+    see, administrators everything. A token that is bound to a toolset sees no more than that shows. With
+    `format=csv` all of them come as one table, in which the columns `curator_...` and `upstream_...` have the
+    two layers."""
+
     queryset = Workflow.objects.none()
+    serializer_class, list_serializer_class = WorkflowDetailSerializer, WorkflowSerializer
     pagination_class = WorkflowPages
     filterset_class = WorkflowFilters
     lookup_field = "tool_name"
@@ -561,16 +502,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             self.kwargs[self.lookup_field], _ = alias
             return super().get_object()
 
-    def get_serializer_class(self) -> type[WorkflowSerializer]:
-        return WorkflowSerializer if self.action == "list" else WorkflowDetailSerializer
-
     @extend_schema(
         operation_id="workflows_override",
-        summary="Override what the engine says",
-        description="Sets the curator's texts and limits. Omitted fields are unchanged. "
-        "An empty string or null restores the engine's value or the product's default.",
         request=OverridesSerializer(partial=True),
-        responses=WorkflowDetailSerializer,
         examples=[
             OpenApiExample(
                 "Words and a limit",
@@ -581,6 +515,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @transaction.atomic
     def partial_update(self, request: Request, tool_name: str) -> Response:
+        """Override what the engine says.
+        Sets the curator's texts and limits. Omitted fields are unchanged. An empty string or null restores
+        the engine's value or the product's default."""
         workflow = self.get_object()
         body = self.read_body(OverridesSerializer, partial=True)
         try:
@@ -596,10 +533,6 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         return self._shown(workflow)
 
     @extend_schema(
-        operation_id="workflows_enable",
-        summary="Enable a workflow",
-        description="Hidden workflows follow their engine. With the reviewed "
-        "`upstream.content_hash` as `content_hash`, one that has changed since stays hidden.",
         request=SeenSerializer,
         responses={
             200: WorkflowDetailSerializer,
@@ -608,6 +541,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, tool_name: str) -> Response:
+        """Enable a workflow.
+        Hidden workflows follow their engine. With the reviewed `upstream.content_hash` as `content_hash`,
+        one that has changed since stays hidden."""
         workflow = self.get_object()
         body = self.read_body(SeenSerializer)
         seen, by = body.get("content_hash"), actor_of(request)
@@ -617,22 +553,15 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
-    @extend_schema(
-        operation_id="workflows_disable",
-        summary="Disable a workflow",
-        request=None,
-        responses=WorkflowDetailSerializer,
-    )
+    @extend_schema(request=None)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
+        """Disable a workflow."""
         workflow = self.get_object()
         curation.disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
-        operation_id="workflows_enable_many",
-        summary="Enable workflows of a source",
-        description="All or none: an unknown name changes nothing. List them with `warned=true` before.",
         request=SelectionSerializer,
         responses=CHANGED | {200: EnabledSerializer},
         examples=[
@@ -642,35 +571,35 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
     def enable_many(self, request: Request) -> Response:
+        """Enable workflows of a source.
+        All or none: an unknown name changes nothing. List them with `warned=true` before."""
         chosen = self._chosen()
         warned = list(chosen.filter(enabled=False).exclude(warning="").values_list("tool_name", flat=True))
         changed = curation.enable_workflows(chosen, by=actor_of(request))
         return Response({"changed": changed} | ({"warned": warned} if warned else {}))
 
     @extend_schema(
-        operation_id="workflows_disable_many",
-        summary="Disable workflows of a source",
-        description="All or none: an unknown name changes nothing.",
         request=SelectionSerializer,
         responses=CHANGED,
         examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
     )
     @action(detail=False, methods=["post"], url_path="disable", url_name="disable-many")
     def disable_many(self, request: Request) -> Response:
+        """Disable workflows of a source.
+        All or none: an unknown name changes nothing."""
         return Response({"changed": curation.disable_workflows(self._chosen(), by=actor_of(request))})
 
     @extend_schema(
-        operation_id="workflows_remove_missing",
-        summary="Remove workflows that their engine no longer lists",
-        description="With curators' texts, settings and picks for toolsets; the history keeps these. "
-        "Those that the engine lists and those with executions on record are kept. If the engine lists one "
-        "again, it is a new workflow. All or none: an unknown name changes nothing.",
         request=MissingSelectionSerializer,
         responses=CHANGED | {200: RemovedSerializer},
         examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
     )
     @action(detail=False, methods=["post"], url_path="remove-missing", url_name="remove-missing")
     def remove_missing(self, request: Request) -> Response:
+        """Remove workflows that their engine no longer lists.
+        With curators' texts, settings and picks for toolsets; the history keeps these. Those that the
+        engine lists and those with executions on record are kept. If the engine lists one again, it is a
+        new workflow. All or none: an unknown name changes nothing."""
         outcome = curation.remove_missing(self._chosen(missing=True), by=actor_of(request))
         return Response(RemovedSerializer(outcome).data)
 
