@@ -52,17 +52,6 @@ SHARED_PRODUCT = {
 }
 """Modules of tests/e2e that use one running product."""
 THE_SHARED_PRODUCT = "the shared product"
-STARTS_WARM = {
-    "test_backup",
-    "test_environment",
-    "test_moving_to_postgresql",
-    "test_one_start",
-    "test_private_files",
-    "test_security_headers",
-    "test_warm_starts",
-}
-"""Modules of `make test` that start programs from the server of tests/warm_starts.py: 1.5 s of CPU each."""
-THE_WARM_SERVER = "the warm server"
 SHARED_SERVERS = {
     "test_prefect": "the Prefect server",
     "test_http_job_airflow_and_dagster": "Airflow and Dagster",
@@ -110,7 +99,6 @@ LONGEST_FIRST = (
     "test_engine_runs_of_temporal",
     "test_temporal_starts",
     "test_temporal_runs",
-    THE_WARM_SERVER,
     "test_access_matrix",
     "test_contract_against_mutants",
     "test_adding_a_connector",
@@ -133,8 +121,6 @@ class ByModule(LoadScopeScheduling):
             return THE_SHARED_PRODUCT
         if name in SHARED_SERVERS:
             return SHARED_SERVERS[name]
-        if name in STARTS_WARM:
-            return THE_WARM_SERVER
         if name in SHARES_NOTHING:
             return nodeid
         if name in SHARES:

@@ -47,6 +47,23 @@ def database_url() -> str:
     return f"{os.environ['DATABASE_URL'].rpartition('/')[0]}/{name}"
 
 
+def run_python(
+    words: Sequence[str], *, environment: Mapping[str, str], umask: int = 0o022
+) -> "subprocess.CompletedProcess[str]":
+    """What `python WORDS` does in the project's folder: `-c PROGRAM`, or a script and its arguments."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        umask=umask,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
 CALLERS = 2
 
 

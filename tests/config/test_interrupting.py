@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 from tests.engines.guarding import guarded
 from tests.processes import running_example_engine
-from tests.warm_starts import starting_warm
 
 HERE = Path(__file__).parent
 
@@ -28,7 +27,7 @@ def test_is_in_the_middle_of_something(number):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     shell = ["sh", "-c", "trap '' INT; sleep 600"]
     (HERE / str(number)).mkdir()
-    with starting_warm(), guarded(shell, log=HERE / "log"), running_example_engine(HERE / str(number)):
+    with guarded(shell, log=HERE / "log"), running_example_engine(HERE / str(number)):
         (HERE / f"begun-{number}").touch()
         threading.Event().wait(600)
 """

@@ -24,8 +24,7 @@ from connectors.testing import free_port
 from dev.scripts.schema import SCHEMA, schema_of
 from tests.e2e.product import place_for_one
 from tests.executions.engines import wait_until
-from tests.processes import running
-from tests.warm_starts import run_warm
+from tests.processes import run_python, running
 
 BEFORE_THE_FIRST_RELEASE = {
     "audit": "0001_squashed_0003",
@@ -146,7 +145,7 @@ def started_with(schema: Path, folder: Path) -> tuple[str, str]:
     """What a first start with that schema.sql says, and what it makes."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     environment |= {"CATALOGUE_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
-    start = run_warm(["-c", START, str(schema)], environment=environment)
+    start = run_python(["-c", START, str(schema)], environment=environment)
     assert start.returncode == 0, start.stderr
     return start.stdout, schema_of(folder / "catalogue.sqlite3")
 
