@@ -1,6 +1,7 @@
 """Real processes for tests to talk to."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -118,9 +119,13 @@ def running(
 
     It is in a process group of its own, of which nothing is left when this process is killed.
     """
-    with _started(command, log, environment) as process:
+    with guarded(command, log=log, environment=environment) as process:
         _wait_until_it_answers(process, answers_at, log)
-        yield process
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
 
 
 @contextmanager
@@ -128,7 +133,7 @@ def listening(
     command: Sequence[str], *, port: int, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[None]:
     """The same for a server that takes connections to that port, whatever it answers."""
-    with _started(command, log, environment) as process:
+    with guarded(command, log=log, environment=environment) as process:
         deadline = time.monotonic() + STARTUP_SECONDS
         while True:
             with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
@@ -139,14 +144,16 @@ def listening(
 
 
 @contextmanager
-def _started(
-    command: Sequence[str], log: Path, environment: dict[str, str] | None
+def guarded(
+    command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in a process group of its own, of which nothing is left after the block."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env=os.environ | (environment or {}),
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -155,10 +162,15 @@ def _started(
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(timeout=10)
+        end_group(process)
         watcher.kill()
         watcher.communicate()
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def watched(group: int) -> "subprocess.Popen[bytes]":

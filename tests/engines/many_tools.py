@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.testing import free_port
-from tests.engines.guarding import guarded
-from tests.processes import _wait_until_it_answers
+from tests.processes import _wait_until_it_answers, guarded
 
 KEY = "key-of-many-tools-0123456789"
 

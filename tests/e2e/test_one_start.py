@@ -1,4 +1,4 @@
-"""The one whole product among the tests that people start before each commit; `tests/e2e` has the others."""
+"""A first start, by one command, in a folder of any name."""
 
 import signal
 from pathlib import Path
