@@ -8,7 +8,7 @@ import pytest
 THOROUGH = bool(os.environ.get("THOROUGH"))
 QUICK = "not engines and not e2e"
 """What `make test` gives for `-m`."""
-MAX_VARIANTS = 6
+MAX_VARIANTS = 5
 """Of a test that the quick run tries."""
 
 
