@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from xdist.workermanage import WorkerController
 
 from tests.isolation import A_DATABASE, A_SERVER, FOREIGN_SERVERS, WHOLE_PRODUCT, is_by_place, names
+from tests.thoroughness import leave_out_variants
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,8 +24,9 @@ LARGE_SECONDS = 300
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`make test` leaves out what starts many processes; which tests do so is told by their fixtures."""
+    leave_out_variants(config, items)
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & WHOLE_PRODUCT or is_by_place(item.path):
@@ -52,17 +54,6 @@ SHARED_PRODUCT = {
 }
 """Modules of tests/e2e that use one running product."""
 THE_SHARED_PRODUCT = "the shared product"
-STARTS_WARM = {
-    "test_backup",
-    "test_environment",
-    "test_moving_to_postgresql",
-    "test_one_start",
-    "test_private_files",
-    "test_security_headers",
-    "test_warm_starts",
-}
-"""Modules of `make test` that start programs from the server of tests/warm_starts.py: 1.5 s of CPU each."""
-THE_WARM_SERVER = "the warm server"
 SHARED_SERVERS = {
     "test_prefect": "the Prefect server",
     "test_http_job_airflow_and_dagster": "Airflow and Dagster",
@@ -96,28 +87,6 @@ LONGEST_FIRST = (
     "test_planted_secrets",
     "test_second_factor_in_a_browser",
     "test_evaluation",
-    "test_curation",
-    "test_try_it",
-    "test_everything",
-    "test_upstream_mcp",
-    "test_connector_package",
-    "test_say_it_in_words",
-    "test_installing",
-    "test_command_line",
-    "test_temporal_at_its_limits",
-    "test_mcp",
-    "test_talking_to_temporal",
-    "test_engine_runs_of_temporal",
-    "test_temporal_starts",
-    "test_temporal_runs",
-    THE_WARM_SERVER,
-    "test_access_matrix",
-    "test_contract_against_mutants",
-    "test_adding_a_connector",
-    "test_hostile_mcp_servers",
-    "test_site",
-    "test_workflow_list",
-    "test_openapi_calls",
 )
 """What takes the longest, so that no worker begins with it when the others are about to end."""
 
@@ -133,8 +102,6 @@ class ByModule(LoadScopeScheduling):
             return THE_SHARED_PRODUCT
         if name in SHARED_SERVERS:
             return SHARED_SERVERS[name]
-        if name in STARTS_WARM:
-            return THE_WARM_SERVER
         if name in SHARES_NOTHING:
             return nodeid
         if name in SHARES:

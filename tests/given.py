@@ -47,7 +47,6 @@ from tests.engines.prefect.server import prefect_server
 from tests.engines.temporal.server import temporal_server
 from tests.migrated import keep, kept_database
 from tests.processes import ExampleEngine, running_example_engine
-from tests.warm_starts import starting_warm
 
 # A module that imports such a fixture has a server of its own, whatever its scope.
 __all__ = ["job_engine_servers", "prefect_server", "temporal_server"]
@@ -193,19 +192,6 @@ def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example
     """The engine of examples/engine as a process; it keeps the runs of earlier tests."""
     with running_example_engine(tmp_path_factory.mktemp("engine")) as engine:
         yield engine
-
-
-@pytest.fixture(scope="session")
-def warm_starts() -> Iterator[None]:
-    """For tests whose subject is what a fresh process does with its environment and its data."""
-    with starting_warm():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _whole_products_start_warm(request: pytest.FixtureRequest) -> None:
-    if any(item.get_closest_marker("e2e") for item in request.session.items):
-        request.getfixturevalue("warm_starts")
 
 
 OTHER_SESSIONS = """

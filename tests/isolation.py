@@ -12,9 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +55,6 @@ NOT_NEEDED = {
 }
 """What pytest-django gives each test for mail, sites, `unittest` and marks that no test here has: a sixth of
 the time of a test that takes none."""
-
-
-GRACE_SECONDS = 0.5
-"""After Ctrl-C, for workers that end by themselves."""
 
 
 STACK_SIZE = 70_000
@@ -123,7 +117,6 @@ def _send_if_news(send: Callable[..., None], name: str, **told: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    _import_in_turn(session)
     given_to_all = session._fixturemanager._node_autousenames[session]
     given_to_all[:] = [name for name in given_to_all if name not in NOT_NEEDED]
     try:
@@ -134,24 +127,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
         gc.enable()
-
-
-def _import_in_turn(session: pytest.Session) -> None:
-    """Begin elsewhere than the other workers, and find compiled what they have imported by then.
-
-    In a fresh clone each would compile all modules of tests otherwise, at the same time: 10 s of CPU.
-    """
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    if count > 1 and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-        modules = [
-            path for path in sorted(ROOT.glob("tests/**/test_*.py")) if not _is_left_out(path, session.config)
-        ]
-        begin = len(modules) * number // count
-        for path in modules[begin:] + modules[:begin]:
-            # One that cannot be imported is imported once more by pytest, which says so.
-            with suppress(Exception, pytest.skip.Exception):
-                import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -179,20 +154,8 @@ def names(path: Path, sought: re.Pattern[str]) -> bool:
     return sought.search(path.read_text()) is not None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Workers would go on for ten seconds while their test waits in a thread, or for what it leaves open.
-
-    They are killed instead: what they started ends with them (tests/engines/guarding.py), and what shares
-    their process group has had the signal itself. Before that pytest formats where the signal met it: looking
-    for the source among all modules takes 0.25 s of CPU, which are five seconds on a busy machine.
-    """
-    excinfo.getrepr = partial(excinfo.getrepr, style="native")  # type: ignore[method-assign]
-    from xdist.workermanage import NodeManager
-
-    NodeManager.EXIT_TIMEOUT = GRACE_SECONDS
-
-
+# For jsonschema, which does without where the product runs: it takes 1.2 s of CPU to import.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 isolate()
 runner.runtestprotocol = _with_room(runner.runtestprotocol)
 threading.Thread.run = _with_room(threading.Thread.run)  # type: ignore[method-assign]

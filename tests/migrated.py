@@ -14,6 +14,8 @@ from pathlib import Path
 
 from django.apps import apps
 
+from tests.processes import run_python
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".cache" / "migrated"
 
@@ -56,10 +58,8 @@ database.bring_up_to_date(print)
 
 
 def _start(folder: str) -> None:
-    from tests.warm_starts import run_warm
-
     names = ("DATABASE_URL", "CELERY_BROKER_URL")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"CATALOGUE_DATA_DIR": folder, "DJANGO_SETTINGS_MODULE": "config.settings"}
-    outcome = run_warm(["-c", FIRST_START], environment=environment)
+    outcome = run_python(["-c", FIRST_START], environment=environment)
     assert outcome.returncode == 0, outcome.stderr

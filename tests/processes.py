@@ -1,6 +1,7 @@
 """Real processes for tests to talk to."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,23 @@ def database_url() -> str:
     if connection.vendor == "sqlite":
         return f"sqlite:///{name}"
     return f"{os.environ['DATABASE_URL'].rpartition('/')[0]}/{name}"
+
+
+def run_python(
+    words: Sequence[str], *, environment: Mapping[str, str], umask: int = 0o022
+) -> "subprocess.CompletedProcess[str]":
+    """What `python WORDS` does in the project's folder: `-c PROGRAM`, or a script and its arguments."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        umask=umask,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
 
 
 CALLERS = 2
@@ -101,9 +119,13 @@ def running(
 
     It is in a process group of its own, of which nothing is left when this process is killed.
     """
-    with _started(command, log, environment) as process:
+    with guarded(command, log=log, environment=environment) as process:
         _wait_until_it_answers(process, answers_at, log)
-        yield process
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
 
 
 @contextmanager
@@ -111,7 +133,7 @@ def listening(
     command: Sequence[str], *, port: int, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[None]:
     """The same for a server that takes connections to that port, whatever it answers."""
-    with _started(command, log, environment) as process:
+    with guarded(command, log=log, environment=environment) as process:
         deadline = time.monotonic() + STARTUP_SECONDS
         while True:
             with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
@@ -122,14 +144,16 @@ def listening(
 
 
 @contextmanager
-def _started(
-    command: Sequence[str], log: Path, environment: dict[str, str] | None
+def guarded(
+    command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in a process group of its own, of which nothing is left after the block."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env=os.environ | (environment or {}),
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -138,10 +162,15 @@ def _started(
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(timeout=10)
+        end_group(process)
         watcher.kill()
         watcher.communicate()
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def watched(group: int) -> "subprocess.Popen[bytes]":

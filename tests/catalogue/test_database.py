@@ -11,7 +11,6 @@ import pytest
 from django.db import connection
 
 from tests.processes import ROOT
-from tests.warm_starts import STARTS_COLD
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -53,7 +52,7 @@ def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path: 
     done = subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", WAITING_THREAD],
         cwd=ROOT,
-        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path), "DATABASE_URL": "", STARTS_COLD: "1"},
+        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path), "DATABASE_URL": ""},
         capture_output=True,
         text=True,
         timeout=60,

@@ -29,6 +29,7 @@ from catalogue.exposure import (
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.sources import configure_source, create_source, switch_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
+from tests.thoroughness import THOROUGH
 
 pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
 
@@ -298,7 +299,7 @@ def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(
     assert first.source.config["base_url"] == "https://one.example"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(5 if THOROUGH else 2))
 def test_after_any_changes_the_catalogue_is_as_if_read_anew(db: None, seed: int) -> None:
     """A4.2, A4.4: rows, filters, toolsets, rules and picks in any order."""
     drawn = random.Random(seed)

@@ -19,10 +19,9 @@ from django.db import connection
 from tests.e2e.product import scratch_database
 from tests.factories import make_workflow
 from tests.migrated import copy_migrated
-from tests.processes import ROOT, database_url
-from tests.warm_starts import run_warm
+from tests.processes import ROOT, database_url, run_python
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("warm_starts")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def good(warm_starts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backup; the data folder, which has no sources, lies beside it."""
     folder = tmp_path_factory.mktemp("good")
     (folder / "data").mkdir()
@@ -51,7 +50,7 @@ def environment_of(data: Path) -> dict[str, str]:
 
 def manage(data: Path, *words: str, fails: bool = False, **variables: str) -> str:
     """What the command prints, on both streams."""
-    outcome = run_warm(["manage.py", *words], environment=environment_of(data) | variables)
+    outcome = run_python(["manage.py", *words], environment=environment_of(data) | variables)
     assert (outcome.returncode == 1) == fails, outcome.stderr
     return outcome.stdout + outcome.stderr
 
@@ -284,7 +283,7 @@ def test_what_is_no_good_backup_is_refused_in_a_sentence(good: Path, tmp_path: P
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     command = ["-c", REPEATED, *map(str, backups.values())]
-    told = run_warm(command, environment=environment_of(elsewhere)).stderr
+    told = run_python(command, environment=environment_of(elsewhere)).stderr
     for what, backup in backups.items():
         refused, _, told = told.partition(f"ENDED {backup}\n")
         assert f"Nothing was changed. {backup} is not a complete backup of this product" in refused, what
@@ -323,7 +322,7 @@ def test_a_disk_without_space_is_named_and_nothing_is_left(good: Path, data: Pat
         ),
         (tmp_path / "new", 10, ["list_tools"], f"{tmp_path / 'new' / 'secret_key'} cannot be used: File"),
     ):
-        outcome = run_warm(["-c", LIMITED, str(limit), *words], environment=environment_of(folder))
+        outcome = run_python(["-c", LIMITED, str(limit), *words], environment=environment_of(folder))
         assert outcome.returncode == 1 and told in outcome.stderr and "Traceback" not in outcome.stderr
     assert not list(target.iterdir()) and not list(elsewhere.glob(".workflow-catalogue-*"))
     assert not list((tmp_path / "new").glob("secret_key*"))

@@ -30,13 +30,11 @@ from tests.admin.window import make_everything
 from tests.config.test_backup import manage
 from tests.e2e.product import scratch_database
 from tests.migrated import copy_migrated
-from tests.processes import ExampleEngine
-from tests.warm_starts import run_warm
+from tests.processes import ExampleEngine, run_python
 
 pytestmark = [
     pytest.mark.databases("config.backup"),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="for PostgreSQL"),
-    pytest.mark.usefixtures("warm_starts"),
 ]
 PASSWORD = "correct horse battery"
 WRITTEN_ALIKE = {
@@ -67,7 +65,7 @@ def within(
     """What the function prints as JSON, in a process of the product with that database."""
     words = f"import django; django.setup(); from {__name__} import {program.__name__} as program; "
     own = {"CATALOGUE_DATA_DIR": str(folder), "DATABASE_URL": url, "CELERY_BROKER_URL": "", "SECRET_KEY": ""}
-    outcome = run_warm(
+    outcome = run_python(
         ["-c", f"{words} program(*{arguments!r})"],
         environment=os.environ | own | variables | {"DJANGO_SETTINGS_MODULE": "config.settings"},
     )

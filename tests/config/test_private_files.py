@@ -8,9 +8,9 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from tests.migrated import copy_migrated
-from tests.warm_starts import run_warm
+from tests.processes import run_python
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("warm_starts")]
+pytestmark = pytest.mark.e2e
 
 
 def run(folder: Path, *words: str, **variables: str) -> str:
@@ -20,7 +20,7 @@ def run(folder: Path, *words: str, **variables: str) -> str:
         "CATALOGUE_DATA_DIR": str(folder),
         "DATABASE_URL": f"sqlite:///{folder / 'catalogue.sqlite3'}",
     }
-    outcome = run_warm(words, environment=environment | variables)
+    outcome = run_python(words, environment=environment | variables)
     assert outcome.returncode == 0, outcome.stderr
     return outcome.stdout
 

@@ -12,7 +12,7 @@ from tests.api.clients import administrator
 from tests.factories import make_source
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
-from tests.warm_starts import run_warm
+from tests.processes import run_python
 
 pytestmark = pytest.mark.django_db
 
@@ -69,7 +69,6 @@ def test_files_may_be_kept() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(
     ("public_url", "told"),
     [("https://catalogue.example.com", "max-age=31536000"), ("http://localhost", None)],
@@ -87,7 +86,7 @@ def test_browsers_that_came_by_https_go_on_so(public_url: str, told: str | None)
         "CATALOGUE_PUBLIC_URL": public_url,
         "DJANGO_SETTINGS_MODULE": "config.settings",
     }
-    outcome = run_warm(["-c", program], environment=environment)
+    outcome = run_python(["-c", program], environment=environment)
     assert json.loads(outcome.stdout.splitlines()[-1]) == told
 
 

@@ -85,6 +85,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
 def test_a_data_folder_that_cannot_be_used_ends_each_start_with_a_sentence_that_names_it(
     tmp_path: Path, spoil: Callable[[Path], None]
@@ -107,6 +108,7 @@ def test_a_data_folder_that_cannot_be_used_ends_each_start_with_a_sentence_that_
         assert str(folder) in told and "Traceback" not in told, (name, told)
 
 
+@pytest.mark.e2e
 def test_a_full_disk_ends_a_start_with_a_sentence(tmp_path: Path) -> None:
     """O4: no file may grow, as on a disk without space."""
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command("migrate")]

@@ -19,12 +19,11 @@ from connectors.protocol import Connector, RunRef, RunState
 from connectors.temporal.config import TemporalConfig
 from connectors.testing import Sample, everything_told_by, free_port, silent_engine, start, until_ended
 from tests.connectors.scripted import Received, ScriptedEngine, response
-from tests.engines.guarding import end_group
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.engines.temporal.tls import Authority, Certificate, tls_proxy
-from tests.processes import ROOT
+from tests.processes import ROOT, end_group
 
 ECHO = Sample(workflow_ref("Echo"), {"hello": "you"})
 FAIL = Sample(workflow_ref("FailAlone"), {})

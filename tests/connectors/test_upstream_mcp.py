@@ -23,7 +23,7 @@ from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
 from telemetry.traces import continued
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response
-from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools, warm_programs
+from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.processes import ROOT
 
 VARIANTS = ("sessions", "stateless", "program")
@@ -41,14 +41,8 @@ def mcp_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield {"sessions": sessions, "stateless": stateless}
 
 
-@pytest.fixture(scope="module")
-def warm_command() -> Iterator[Callable[..., list[str]]]:
-    with warm_programs() as command:
-        yield command
-
-
 @pytest.fixture
-def allowed(tmp_path: Path, warm_command: Callable[..., list[str]]) -> Iterator[Callable[..., None]]:
+def allowed(tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Allows a command of this name, for the length of the test."""
     commands: dict[str, StdioCommand] = {}
 
@@ -56,7 +50,7 @@ def allowed(tmp_path: Path, warm_command: Callable[..., list[str]]) -> Iterator[
         commands[name] = StdioCommand(command=line, **{"directory": str(ROOT)} | more)
         allow_stdio_commands(commands)
 
-    allow("many-tools", warm_command(tmp_path / "journal", "--stdio"), environment={"MANY_TOOLS_KEY"})
+    allow("many-tools", command(tmp_path / "journal", "--stdio"), environment={"MANY_TOOLS_KEY"})
     yield allow
     allow_stdio_commands({})
 

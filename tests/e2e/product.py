@@ -24,8 +24,7 @@ from mcp_types import Implementation
 from connectors.testing import free_port
 from tests import plain_http
 from tests.migrated import copy_migrated
-from tests.processes import ROOT, running, watched, web_command
-from tests.warm_starts import run_warm
+from tests.processes import ROOT, run_python, running, watched, web_command
 
 AGENT = Implementation(name="agent", version="1.0")
 """A client with a name, which waits for as long as the product lets it."""
@@ -104,7 +103,7 @@ class Product:
 
     def manage(self, *arguments: str) -> str:
         """What a management command prints, on the same data."""
-        outcome = run_warm(["manage.py", *arguments], environment=environment(self.variables))
+        outcome = run_python(["manage.py", *arguments], environment=environment(self.variables))
         assert outcome.returncode == 0, outcome.stderr
         return outcome.stdout.strip()
 

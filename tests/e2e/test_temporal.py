@@ -15,10 +15,10 @@ from mcp import Client
 from connectors.testing import free_port
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026, newest, text_of
-from tests.engines.guarding import end_group
 from tests.engines.temporal.definitions import definitions
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.engines.temporal.workflows import WORKFLOWS
+from tests.processes import end_group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

@@ -13,7 +13,7 @@ from connectors.testing import free_port
 from tests import plain_http
 from tests.e2e.node_tools import FOLDER, PACKAGES
 from tests.e2e.product import wait_until
-from tests.engines.guarding import guarded
+from tests.processes import guarded
 
 PROGRAM = PACKAGES / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
 LOOPBACK = FOLDER / "bind_loopback.cjs"

@@ -1,16 +1,12 @@
-"""Processes of engines: ended with the block that they are started for, or when pytest is killed."""
+"""What the tests of engines do without one."""
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, watched
+from tests.processes import ROOT
 
 
 def do_without(reason: str) -> None:
@@ -26,33 +22,3 @@ def install(what: str, *script: str) -> None:
     if outcome.returncode:
         told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
         do_without(f"{what} is missing; install it with: make install-all\n{told}")
-
-
-@contextmanager
-def guarded(
-    command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in a process group of its own, of which nothing is left after the block."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | (environment or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    watcher = watched(process.pid)
-    try:
-        yield process
-    finally:
-        end_group(process)
-        watcher.kill()
-        watcher.communicate()
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

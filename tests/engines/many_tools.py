@@ -1,20 +1,15 @@
 """The server of `tests.engines.mcp_server`, as a process."""
 
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from connectors.testing import free_port
-from tests.engines import warm_program
-from tests.engines.guarding import guarded
-from tests.executions.engines import wait_until
-from tests.processes import _wait_until_it_answers
+from tests.processes import _wait_until_it_answers, guarded
 
 KEY = "key-of-many-tools-0123456789"
 
@@ -42,18 +37,6 @@ class ManyToolsServer:
 
 def command(journal: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "tests.engines.mcp_server", f"--journal={journal}", *options]
-
-
-@contextmanager
-def warm_programs() -> Iterator[Callable[..., list[str]]]:
-    """`command`, for programs that are forked from one that has the SDK imported."""
-    with tempfile.TemporaryDirectory(dir=os.environ["PYTEST_DEBUG_TEMPROOT"]) as folder:
-        address = Path(folder, "socket")
-        serving = [sys.executable, "-m", warm_program.__name__, str(address)]
-        starter = [sys.executable, "-I", "-S", warm_program.__file__, str(address)]
-        with guarded(serving, log=Path(folder, "log")):
-            wait_until(address.exists, "the server of programs listens")
-            yield lambda journal, *options: [*starter, f"--journal={journal}", *options]
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from connectors.temporal.config import TemporalConfig
 from connectors.testing import free_port
 from connectors.testing.harness import eventually
 from executions.models import Execution, State
-from tests.engines.guarding import end_group
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
@@ -31,6 +30,7 @@ from tests.executions.steps import (
     read,
     timeline,
 )
+from tests.processes import end_group
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.engines, pytest.mark.timeout(120)]
 

@@ -20,12 +20,11 @@ from executions import advancing
 from executions.models import Execution
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.tokens import create_token
-from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import modern
-from tests.processes import _wait_until_it_answers
+from tests.processes import _wait_until_it_answers, guarded
 
 pytestmark = pytest.mark.databases("mcp_bridge.log_messages", "executions.run_callers")
 SECRET = "s3cr3t-of-the-source"

@@ -21,7 +21,6 @@ from executions.models import CachedResult, Execution, ExecutionEvent, InputRequ
 from executions.run_callers import Asker, answer
 from mcp_bridge.tokens import create_token
 from tests.engines.asking_server import NO_PAGES, TURNED
-from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
 from tests.factories import make_execution
 from tests.mcp_bridge.conftest import Connect, McpServer
@@ -29,7 +28,7 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, start_task
 from tests.mcp_bridge.tasks_client import ask as ask_task
 from tests.mcp_bridge.test_tasks import modern
-from tests.processes import _wait_until_it_answers
+from tests.processes import _wait_until_it_answers, guarded
 
 pytestmark = pytest.mark.databases("executions.run_callers", "executions.models.execution")
 

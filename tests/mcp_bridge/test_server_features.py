@@ -22,14 +22,13 @@ from mcp_bridge.prompts import offered_prompts
 from mcp_bridge.resources import what_shows
 from mcp_bridge.tokens import create_token
 from tests.engines import hostile_servers as servers
-from tests.engines.guarding import guarded
 from tests.engines.hostile_servers import hostile, server
 from tests.engines.library_server import ICON, LARGE, PNG
 from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PROMPTS, RESOURCES, listening
-from tests.processes import _wait_until_it_answers
+from tests.processes import _wait_until_it_answers, guarded
 
 TEMPLATE = "library://books/{number}"
 

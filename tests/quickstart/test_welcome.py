@@ -132,6 +132,7 @@ def test_banner_shows_what_to_do_next_with_lines_that_can_be_pasted() -> None:
     assert Path(index).is_file()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("variables", "address"),
     [

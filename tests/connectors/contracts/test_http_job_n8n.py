@@ -19,8 +19,7 @@ from connectors.testing import ConnectorContract, EngineHarness, free_port, star
 from tests import plain_http
 from tests.connectors.contracts.test_http_job import WRONG, N8nHarness
 from tests.connectors.http_tool_hosts import http_tool_hosts
-from tests.engines.guarding import guarded
-from tests.processes import PROBE_SECONDS
+from tests.processes import PROBE_SECONDS, guarded
 
 FOLDER = os.environ.get("N8N_FOLDER", "")
 STARTUP_SECONDS = 120.0

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from connectors.testing import (
 from connectors.testing.contract import ask, start
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
-from tests.engines.many_tools import KEY, ManyToolsServer, running_many_tools, warm_programs
+from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools
 from tests.engines.mute_mcp import answer_after_handshake, serving_mute_server
 
 WRONG_KEY = "wrong-key-fedcba9876543210"
@@ -152,14 +152,8 @@ def mcp_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield {"2025": with_sessions, "2026": stateless}
 
 
-@pytest.fixture(scope="module")
-def command() -> Iterator[Callable[..., list[str]]]:
-    with warm_programs() as command:
-        yield command
-
-
 @pytest.fixture
-def mcp_programs(tmp_path: Path, command: Callable[..., list[str]]) -> Iterator[ManyToolsServer]:
+def mcp_programs(tmp_path: Path) -> Iterator[ManyToolsServer]:
     """What the operator allows, for the length of a test."""
     server = ManyToolsServer(tmp_path)
     mute = [sys.executable, "-m", "tests.engines.mute_mcp"]

@@ -25,8 +25,8 @@ from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import guarded, install
-from tests.processes import PROBE_SECONDS, ROOT
+from tests.engines.guarding import install
+from tests.processes import PROBE_SECONDS, ROOT, guarded
 
 STARTUP_SECONDS = 180.0
 HERE = Path(__file__).parent

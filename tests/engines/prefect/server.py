@@ -22,8 +22,8 @@ from connectors.prefect.connector import PrefectConfig, PrefectConnector
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import guarded, install
-from tests.processes import PROBE_SECONDS, ROOT
+from tests.engines.guarding import install
+from tests.processes import PROBE_SECONDS, ROOT, guarded
 
 ENVIRONMENT = ROOT / ".venv-prefect"
 LOCK = "requirements/prefect.lock"

@@ -16,8 +16,8 @@ import pytest
 from connectors.restate.connector import RestateConfig, RestateConnector
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import do_without, guarded, install
-from tests.processes import PROBE_SECONDS, ROOT
+from tests.engines.guarding import do_without, install
+from tests.processes import PROBE_SECONDS, ROOT, guarded
 
 ENVIRONMENT = ROOT / ".venv-restate"
 LOCK = "requirements/restate.lock"

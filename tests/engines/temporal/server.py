@@ -20,8 +20,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from connectors.testing import free_port
-from tests.engines.guarding import do_without, guarded, install
-from tests.processes import PROBE_SECONDS, ROOT
+from tests.engines.guarding import do_without, install
+from tests.processes import PROBE_SECONDS, ROOT, guarded
 
 Result = TypeVar("Result")
 STARTUP_SECONDS = 60.0

@@ -1,7 +1,4 @@
-"""The one whole product among the tests that people start before each commit; `tests/e2e` has the others.
-
-Its processes begin with the libraries imported; `make run` of `test_lifecycle` starts them from nothing.
-"""
+"""A first start, by one command, in a folder of any name."""
 
 import signal
 from pathlib import Path
@@ -14,7 +11,6 @@ from tests.e2e.test_clients import client_of_2026
 NAME = """It's 100 % "my" data (ü), $HOME"""
 
 
-@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.timeout(240)
 async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
     """A1.2, A2.2, B4, N1: with one command, in a folder of any name, without a server beside it."""
