@@ -6,15 +6,15 @@ import hmac
 import os
 import threading
 import uuid
+from collections import deque
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from queue import Empty
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Any
 
 from celery import Celery
-from celery.platforms import signals
 from celery.signals import (
     beat_init,
     before_task_publish,
@@ -52,9 +52,8 @@ SCHEDULE = (
 )
 """Tasks, the seconds between their ticks, and those after which a tick that no worker took is dropped: the
 next one does the same work."""
-DROPPED_SECONDS, TOLD_AGAIN_SECONDS = 10.0, 300.0
+DROPPED_TICKS = 10  # In a row, before a worker says so
 REDIS_LIMITS = ("socket_timeout", "socket_connect_timeout")
-LEAP_SECONDS = 60.0  # By which the clock may be set without a word
 SILENT_SECONDS = 5.0  # For which Redis may not respond; workers wait 1 s at a time for a message
 
 
@@ -130,80 +129,11 @@ WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "mcp_bridge.o
 """A list, because Celery would load every module called `tasks`, including the MCP server's."""
 
 
-class _Sending:
-    """Celery logs each tick that the broker does not take, but not when it takes them again."""
-
-    _failing_since: float | None = None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._failing_since = self._failing_since or monotonic()
-        elif self._failing_since is not None:
-            seconds, self._failing_since = monotonic() - self._failing_since, None
-            logger.warning("The broker takes the schedule's ticks again; it took none for {:.0f} s", seconds)
-
-
-_sending = _Sending()
-
-
-class _Leaps:
-    """Otherwise nothing would say why runs time out all together."""
-
-    _apart: float | None = None  # The clock and the one that is never set, at the last tick
-
-    def note(self, now: datetime) -> None:
-        apart = now.timestamp() - monotonic()
-        leap, self._apart = apart - (self._apart or apart), apart
-        if leap > LEAP_SECONDS:
-            logger.warning(
-                "The clock went forward by {:.0f} s at once: it was set, or this machine slept. What is due "
-                "by the new time happens now, such as timeouts of runs",
-                leap,
-            )
-
-
 class Application(Celery):
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
         """Sends tasks by name, without importing their modules and models."""
-        from celery.apps.beat import Beat
-        from celery.beat import PersistentScheduler
-
-        class Scheduler(PersistentScheduler):
-            _leaps = _Leaps()
-
-            def tick(self, *arguments: Any, **named: Any) -> Any:
-                """Celery's own would send nothing until the time of the last ticks is reached again."""
-                now = self.app.now()
-                self._leaps.note(now)
-                ahead = [one for one in self.schedule.values() if one.last_run_at and one.last_run_at > now]
-                for entry in ahead:
-                    entry.last_run_at = now
-                if ahead:
-                    logger.warning("The clock was set back; beat goes on by the present time")
-                    self._heap = None
-                return super().tick(*arguments, **named)
-
-            def apply_async(self, *arguments: Any, **named: Any) -> Any:
-                with _sending:
-                    return super().apply_async(*arguments, **named)
-
-        class Schedule(Beat):
-            def init_loader(self) -> None:
-                self.scheduler_cls = Scheduler
-                app.finalize()
-
-            def install_sync_handler(self, service: Any) -> None:
-                """Stops between two ticks. Celery's own handler closes the connection immediately, even in
-                the middle of a message to RabbitMQ, and then waits for a lock that it holds itself."""
-
-                def end(*_: object) -> None:
-                    service.stop()
-
-                signals.update(SIGTERM=end, SIGINT=end)
+        from config.beat import Schedule
 
         return self.subclass_with_self(Schedule, name="Beat", reverse="Beat")
 
@@ -259,39 +189,21 @@ def _end_telemetry(**_: Any) -> None:
     traces.finish_spans()
 
 
-class _DroppedTicks:
-    """Whether all ticks of beat have expired when they reach this worker, which Celery drops without a word.
-    After a pause of all workers, the first ones have too, but each is less late than the one before."""
-
-    def __init__(self) -> None:
-        self._since = self._told_at = 0.0
-        self._lateness: float | None = None  # Of the first in the row, in seconds
-
-    def note(self, lateness: float) -> None:
-        now = monotonic()
-        if self._lateness is None or lateness < self._lateness - 1:
-            self._since, self._lateness = now, lateness
-        is_told = self._told_at and now - self._told_at < TOLD_AGAIN_SECONDS
-        if now - self._since >= DROPPED_SECONDS and not is_told:
-            self._told_at = now
-            logger.warning(
-                "This worker drops all ticks of beat: by its clock, they arrive {:.0f} s after they were "
-                "sent. Compare the clocks of beat's machine and this one. If they agree, start more workers.",
-                lateness,
-            )
-
-    def end(self) -> None:
-        self._lateness = None
-
-
-_dropped_ticks = _DroppedTicks()
+_late_ticks: deque[float] = deque(maxlen=DROPPED_TICKS)  # By how many seconds those since the last good one
 
 
 @task_revoked.connect
 def _note_dropped(sender: Any, request: Any, expired: bool = False, **_: Any) -> None:
     if expired and sender.name == TICK:
-        late = datetime.now(UTC) - datetime.fromisoformat(request.expires)
-        _dropped_ticks.note(late.total_seconds() + TICK_EXPIRES)
+        late = (datetime.now(UTC) - datetime.fromisoformat(request.expires)).total_seconds() + TICK_EXPIRES
+        _late_ticks.append(late)
+        # Of those that gathered while there was no worker, each is less late than the one before.
+        if len(_late_ticks) == DROPPED_TICKS and late > _late_ticks[0] - 1:
+            logger.bind(recurring="Celery drops expired ticks without a word").warning(
+                "This worker drops all ticks of beat: by its clock, they arrive {:.0f} s after they were "
+                "sent. Compare the clocks of beat's machine and this one. If they agree, start more workers.",
+                late,
+            )
 
 
 @before_task_publish.connect
@@ -304,7 +216,7 @@ def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
 def _take_request_over(task: Any, **_: Any) -> None:
     """Set for each task, because the thread has run others before."""
     if task.name == TICK:
-        _dropped_ticks.end()
+        _late_ticks.clear()
     sent = task.request
     traces.continue_request(
         identity=getattr(sent, "request_id", None), traceparent=getattr(sent, "traceparent", None)
@@ -351,6 +263,7 @@ def _configure() -> None:
             }
             for task, seconds, expires in SCHEDULE
         },
+        beat_scheduler="config.beat:Scheduler",
         beat_schedule_filename=str(settings.DATA_DIR / "celerybeat-schedule"),
     )
 

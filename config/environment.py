@@ -3,20 +3,20 @@ docs/settings.md with these fields."""
 
 import difflib
 import ipaddress
-import json
 import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 import dj_database_url
-from annotated_types import Ge, Gt, Le
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from pydantic import AfterValidator, BeforeValidator, Field, Json, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from connectors.formats.lists import split_list
 from connectors.network.headers import signing_key
@@ -49,7 +49,7 @@ MIGRATE_FIRST = f"After an update, run this first: {COMMAND} migrate"
 BROWSERS_OWN = re.compile(
     "about|blob|chrome.*|data|file.*|ftp|https?|intent|jar|mailto|ms-.*|resource|search.*|.*script|view-source|wss?"
 )
-SCOPES = ("workflows:read", "workflows:run", "catalogue:read", "catalogue:admin")
+ScopeName = Literal["workflows:read", "workflows:run", "catalogue:read", "catalogue:admin"]
 GROUP = "live"  # Marks a changeable field, with its heading
 
 
@@ -81,6 +81,137 @@ def _variable(
     )
 
 
+def _unless_empty(read: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda value: read(value) if value else value)
+
+
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    def unchanged(value: str) -> str:
+        check(value)
+        return value
+
+    return _unless_empty(unchanged)
+
+
+def _each(check: Callable[[str], object]) -> AfterValidator:
+    """Checks the items of a comma-separated list."""
+    return _checked(lambda value: [check(item) for item in split_list(value)])
+
+
+def _check_scheme_name(scheme: str) -> None:
+    if BROWSERS_OWN.fullmatch(scheme) or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        raise ValueError(f"{scheme!r} is not the scheme of a desktop application, such as cursor")
+
+
+def _check_certificates(file: str) -> None:
+    import ssl
+
+    try:
+        ssl.create_default_context(cafile=file)
+    except ssl.SSLError:
+        raise ValueError("this file does not contain a certificate") from None
+    except OSError as error:
+        raise ValueError(f"this file cannot be read: {error.strerror}") from None
+
+
+def _check_folder(folder: str) -> None:
+    if not Path(folder).is_dir():
+        raise ValueError("this folder does not exist")
+
+
+def _check_origin(origin: str) -> None:
+    if origin != "null" and not ORIGIN.fullmatch(origin):
+        raise ValueError(f"{origin!r} is not an origin such as https://inspector.example.com")
+    parts = urlsplit(origin)
+    if parts.scheme == "http" and not str(parts.hostname).endswith(".localhost"):
+        check_scheme(origin)
+
+
+def _check_server(address: str, schemes: tuple[str, ...]) -> None:
+    if address and address.partition("://")[0] not in schemes:
+        raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
+
+
+def _check_broker(value: SecretStr) -> SecretStr:
+    _check_server(value.get_secret_value(), BROKERS)
+    try:
+        for address in value.get_secret_value().split(";"):  # Celery takes several
+            _ = urlsplit(address).port
+    except ValueError:
+        raise ValueError(UNPARSED) from None
+    return value
+
+
+def _check_database(value: SecretStr) -> SecretStr:
+    _check_server(value.get_secret_value(), DATABASES)
+    try:
+        name = dj_database_url.parse(value.get_secret_value())["NAME"] if value else "unsaid"
+    except ValueError:
+        raise ValueError(UNPARSED) from None
+    # Each process would have a database in its own memory.
+    if name in ("", IN_MEMORY):
+        raise ValueError("must name a database, such as sqlite:////path/to/file or postgres://host/name")
+    return value
+
+
+def _check_key(value: SecretStr) -> SecretStr:
+    if 0 < len(value.get_secret_value()) < SHORTEST_KEY:
+        raise ValueError(
+            f"must have at least {SHORTEST_KEY} random characters, such as the output of "
+            "`openssl rand -base64 48`; put the current key into SECRET_KEY_FALLBACKS so that data encrypted "
+            "with it can still be read"
+        )
+    return value
+
+
+def _check_proxy(value: SecretStr) -> SecretStr:
+    OutboundProxy.parse(value.get_secret_value(), "")
+    return value
+
+
+def _can_sign(secret: str) -> bool:
+    try:
+        return len(secret) >= SHORTEST_KEY and len(signing_key(secret)) >= SHORTEST_WEBHOOK_KEY
+    except ValueError:
+        return False
+
+
+def _check_host(host: str) -> None:
+    if host.strip("*.") == "":
+        raise ValueError(
+            "must name specific hosts: with a wildcard, web pages could send their visitors' requests here; "
+            "`.example.com` matches that host and all its subdomains"
+        )
+    if not HOST.fullmatch(host):
+        raise ValueError(f"{host!r} is not a host name or IP address; leave out scheme, port and path")
+
+
+def _origin_of(value: str) -> str:
+    """As browsers write origins, with which it is compared."""
+    parts = urlsplit(value)
+    scheme, place = parts.scheme, parts.netloc.lower()
+    is_address = scheme in ("http", "https") and ADDRESS.fullmatch(place) and parts.port != 0
+    if not is_address or value.lower().rstrip("/") != f"{scheme}://{place}":
+        raise ValueError(
+            "must look like https://catalogue.example.com, with a port if needed: the product cannot be "
+            "served below a path"
+        )
+    return f"{scheme}://{place.removesuffix(':80' if scheme == 'http' else ':443')}"
+
+
+def _check_host_and_port(value: str) -> None:
+    host, _, port = value.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError("must look like 0.0.0.0:9100")
+
+
+HostList = Annotated[str, _checked(AllowedHosts.parse)]
+IssuerUrl = Annotated[str, _unless_empty(check_issuer)]
+Command = Annotated[
+    StdioCommand, BeforeValidator(lambda value: {"command": value} if isinstance(value, list) else value)
+]
+
+
 class Environment(BaseSettings):
     """Read once, by `config.settings`; no other module reads `os.environ`."""
 
@@ -100,22 +231,20 @@ class Environment(BaseSettings):
         "",
         "Folder with a file for each setting, such as `/run/secrets`. Environment variables take precedence.",
     )
-    database_url: SecretStr = _variable(
+    database_url: Annotated[SecretStr, AfterValidator(_check_database)] = _variable(
         SecretStr(""),
         "`postgres://user:password@host/name` or `sqlite:///path`. Default: SQLite in the data folder.",
         variable="DATABASE_URL",
     )
     database_connections: int = _variable(
-        20,
-        "Maximum number of PostgreSQL connections per process; see docs/sizing.md.",
-        within=(2, 1_000),
+        20, "Maximum number of PostgreSQL connections per process; see docs/sizing.md.", within=(2, 1_000)
     )
-    celery_broker_url: SecretStr = _variable(
+    celery_broker_url: Annotated[SecretStr, AfterValidator(_check_broker)] = _variable(
         SecretStr("filesystem://"),
         "Broker: `redis://`, `amqp://`, or the embedded one in the data folder.",
         variable="CELERY_BROKER_URL",
     )
-    secret_key: SecretStr = _variable(
+    secret_key: Annotated[SecretStr, AfterValidator(_check_key)] = _variable(
         SecretStr(""),
         "Signs sessions and encrypts stored credentials. Default: generated once in the data folder.",
         variable="SECRET_KEY",
@@ -126,36 +255,36 @@ class Environment(BaseSettings):
         variable="SECRET_KEY_FALLBACKS",
     )
     port: int = _variable(8000, "Port of the web server.", within=(1, 65535), variable="PORT")
-    public_url: str = _variable(
+    public_url: Annotated[str, _unless_empty(_origin_of)] = _variable(
         "", "Address that people and clients use, without a path. Default: `http://localhost:PORT`."
     )
-    allowed_hosts: str = _variable("", "Additional host names that the `Host` header may contain.")
-    allowed_origins: str = _variable(
+    allowed_hosts: Annotated[str, _each(_check_host)] = _variable(
+        "", "Additional host names that the `Host` header may contain."
+    )
+    allowed_origins: Annotated[str, _each(_check_origin)] = _variable(
         "",
         "Origins of web pages and desktop applications that may sign users in and call tools, such as "
         "`https://inspector.example.com` or `app://obsidian.md`.",
     )
-    trusted_proxies: str = _variable(
+    trusted_proxies: Annotated[str, _each(ipaddress.ip_network)] = _variable(
         "", "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted."
     )
-    oauth_issuer: str = _variable(
+    oauth_issuer: IssuerUrl = _variable(
         "",
         "Authorization server whose access tokens are also accepted, as in the `iss` of its tokens; "
         "see docs/login.md.",
     )
     oauth_audiences: str = _variable(
-        "",
-        "Audiences that its tokens may have besides the addresses of `/mcp` and `/mcp/<toolset>`.",
+        "", "Audiences that its tokens may have besides the addresses of `/mcp` and `/mcp/<toolset>`."
     )
     oauth_token_types: str = _variable(
-        "at+jwt",
-        "Accepted `typ` headers of its tokens; some servers use `JWT`.",
+        "at+jwt", "Accepted `typ` headers of its tokens; some servers use `JWT`."
     )
     oauth_client_id: str = _variable(
         "", "The product's client ID there, for introspection of tokens that are not JWTs."
     )
     oauth_client_secret: SecretStr = _variable(SecretStr(""), "Secret of that client.")
-    oauth_introspection_url: str = _variable(
+    oauth_introspection_url: IssuerUrl = _variable(
         "", "Introspection endpoint. Default: from the server's metadata."
     )
     oauth_user_claim: str = _variable(
@@ -163,14 +292,13 @@ class Environment(BaseSettings):
         "Claim that identifies the user of an unlinked subject: `email`, if verified, or a claim with "
         "the user name.",
     )
-    oauth_scopes: Annotated[dict[str, str], NoDecode] = _variable(
-        {}, "Its scopes mapped to the product's. Default: the same names."
+    oauth_scopes: Json[dict[str, ScopeName]] = _variable(
+        "{}", "Its scopes mapped to the product's. Default: the same names."
     )
     oauth_role_without_user: str = _variable(
-        "",
-        "Group whose permissions tokens without a user have. Default: such tokens are refused.",
+        "", "Group whose permissions tokens without a user have. Default: such tokens are refused."
     )
-    login_issuer: str = _variable("", "OpenID provider through which people log in; see docs/login.md.")
+    login_issuer: IssuerUrl = _variable("", "OpenID provider through which people log in; see docs/login.md.")
     login_client_id: str = _variable("", "The product's client ID at the provider.")
     login_client_secret: SecretStr = _variable(SecretStr(""), "Secret of that client.")
     login_name: str = _variable("your company", 'Name of the provider on the button "Log in with ...".')
@@ -184,8 +312,8 @@ class Environment(BaseSettings):
         False, "Whether the first login of a person without a user creates one."
     )
     login_groups_claim: str = _variable("groups", "Claim that lists groups.")
-    login_groups: Annotated[dict[str, str], NoDecode] = _variable(
-        {},
+    login_groups: Json[dict[str, str]] = _variable(
+        "{}",
         "The provider's groups mapped to the product's at each login, such as `{\"platform-team\": "
         '"Curator"}`.',
     )
@@ -197,25 +325,23 @@ class Environment(BaseSettings):
     )
     login_passwords: bool = _variable(True, "`false` makes the provider the only way to log in.")
     second_factor: Literal["chosen", "staff"] = _variable(
-        "chosen",
-        "Who needs a second factor with a password: `staff`, or those who have `chosen` one.",
+        "chosen", "Who needs a second factor with a password: `staff`, or those who have `chosen` one."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
-        "INFO",
-        "Minimum severity that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
-        variable="LOG_LEVEL",
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)] = (
+        _variable(
+            "INFO",
+            "Minimum severity that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+            variable="LOG_LEVEL",
+        )
     )
     log_format: Literal["text", "json"] = _variable(
         "text", "`text` for people, `json` for log collectors.", variable="LOG_FORMAT"
     )
-    metrics_address: str = _variable(
-        "",
-        "Address such as `0.0.0.0:9100` for each process's own metrics, without authentication.",
+    metrics_address: Annotated[str, _checked(_check_host_and_port)] = _variable(
+        "", "Address such as `0.0.0.0:9100` for each process's own metrics, without authentication."
     )
     metrics_tools: int = _variable(
-        100,
-        "Number of tools with their own series in the metrics; the others share one.",
-        within=(0, 10_000),
+        100, "Number of tools with their own series in the metrics; the others share one.", within=(0, 10_000)
     )
     otlp_endpoint: str = _variable(
         "",
@@ -228,9 +354,7 @@ class Environment(BaseSettings):
         variable="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     )
     traces_per_second: float = _variable(
-        20.0,
-        "Number of new traces that a process records a second; 0 = all.",
-        within=(0, 100_000),
+        20.0, "Number of new traces that a process records a second; 0 = all.", within=(0, 100_000)
     )
     traces_sampler: str = _variable(
         "",
@@ -349,12 +473,12 @@ class Environment(BaseSettings):
         False, "Whether approvers may approve their own calls and those of their tokens.", live="Approval"
     )
     approval_mail: Literal["off", "requests", "outcomes"] = _variable(
-        "requests",
-        "E-mails: `requests` to approvers, `outcomes` also to the user behind the call, or `off`.",
+        "requests", "E-mails: `requests` to approvers, `outcomes` also to the user behind the call, or `off`."
     )
-    approval_webhook_url: str = _variable(
-        "",
-        "Address that receives each request for approval and each outcome; see docs/approvals.md.",
+    approval_webhook_url: Annotated[str, _unless_empty(partial(endpoint_url, may_have_query=True))] = (
+        _variable(
+            "", "Address that receives each request for approval and each outcome; see docs/approvals.md."
+        )
     )
     approval_webhook_secret: SecretStr = _variable(
         SecretStr(""),
@@ -371,9 +495,7 @@ class Environment(BaseSettings):
         "starttls", "`starttls`, `tls` or `none`.", variable="EMAIL_SECURITY"
     )
     email_from: str = _variable(
-        "workflow-catalogue@localhost",
-        "Sender of the product's e-mail.",
-        variable="DEFAULT_FROM_EMAIL",
+        "workflow-catalogue@localhost", "Sender of the product's e-mail.", variable="DEFAULT_FROM_EMAIL"
     )
     idempotency_hours: float = _variable(
         24.0, "Hours that an idempotency key refers to its execution.", gt=0, le=8760, live="Runs"
@@ -409,24 +531,21 @@ class Environment(BaseSettings):
         "Maximum bytes of an input, output or raw engine response that a record keeps in full.",
         within=(1024, 1024 * 1024 * 1024),
     )
-    stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
-        {},
-        "Commands that sources of MCP servers may start, by name; see docs/upstream-mcp.md.",
+    stdio_commands: Json[dict[str, Command]] = _variable(
+        "{}", "Commands that sources of MCP servers may start, by name; see docs/upstream-mcp.md."
     )
-    http_tool_hosts: str = _variable(
-        "",
-        "Private hosts and networks that HTTP tools may reach, such as `billing.internal,10.1.0.0/16`.",
+    http_tool_hosts: HostList = _variable(
+        "", "Private hosts and networks that HTTP tools may reach, such as `billing.internal,10.1.0.0/16`."
     )
-    outbound_proxy: SecretStr = _variable(
+    outbound_proxy: Annotated[SecretStr, AfterValidator(_check_proxy)] = _variable(
         SecretStr(""),
         "HTTP proxy for outgoing requests, such as `http://user:password@proxy.example.com:3128`; see "
         "docs/deployment.md.",
     )
-    no_proxy: str = _variable(
-        "",
-        "Hosts and networks that are reached without it, such as `*.corp.example,10.0.0.0/8`.",
+    no_proxy: HostList = _variable(
+        "", "Hosts and networks that are reached without it, such as `*.corp.example,10.0.0.0/8`."
     )
-    openai_base_url: str = _variable(
+    openai_base_url: Annotated[str, _checked(normalise_base_url)] = _variable(
         "https://api.openai.com/v1",
         "Model server of `POST /workflow`, with an OpenAI-compatible API of chat completions.",
         variable="OPENAI_BASE_URL",
@@ -485,14 +604,11 @@ class Environment(BaseSettings):
         True,
         "Whether client IDs may be https addresses of public metadata documents, which the product reads.",
     )
-    oauth_document_hosts: str = _variable(
-        "",
-        "Private hosts that may serve such documents.",
-    )
-    oauth_document_ca_file: str = _variable(
+    oauth_document_hosts: HostList = _variable("", "Private hosts that may serve such documents.")
+    oauth_document_ca_file: Annotated[str, _checked(_check_certificates)] = _variable(
         "", "File of certificate authorities trusted for these hosts besides the public ones."
     )
-    oauth_redirect_schemes: str = _variable(
+    oauth_redirect_schemes: Annotated[str, _each(_check_scheme_name)] = _variable(
         "claude,cursor,kiro,mcpjam,raycast,trae,vscode,vscode-insiders,vscodium,warp,windsurf",
         "Schemes of desktop applications that may sign users in, besides reversed domain names such "
         "as `com.example.app`.",
@@ -532,50 +648,12 @@ class Environment(BaseSettings):
         within=(0, 36_500),
         live="Audit",
     )
-    secrets_dir: str = _variable(
-        "",
-        "Folder of the files that `file:` references may name. Default: `secrets` in the data folder.",
+    secrets_dir: Annotated[str, _checked(_check_folder)] = _variable(
+        "", "Folder of the files that `file:` references may name. Default: `secrets` in the data folder."
     )
 
-    @field_validator("log_level", mode="before")
-    @classmethod
-    def _upper(cls, value: Any) -> Any:
-        return value.upper() if isinstance(value, str) else value
-
-    @field_validator("stdio_commands", mode="before")
-    @classmethod
-    def _commands_by_name(cls, value: Any) -> Any:
-        if not isinstance(commands := _from_json(value), dict):
-            raise ValueError('must be JSON such as {"files": ["npx", "-y", "some-mcp-server"]}')
-        return {
-            name: {"command": command} if isinstance(command, list) else command
-            for name, command in commands.items()
-        }
-
-    @field_validator("oauth_scopes", "login_groups", mode="before")
-    @classmethod
-    def _maps_names(cls, value: Any) -> Any:
-        names = _from_json(value)
-        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise ValueError('must be JSON such as {"their name": "our name"}')
-        return names
-
-    @field_validator("oauth_scopes")
-    @classmethod
-    def _names_our_scopes(cls, value: dict[str, str]) -> dict[str, str]:
-        if unknown := sorted(set(value.values()) - set(SCOPES)):
-            raise ValueError(
-                f"{unknown[0]!r} is not a scope of this product: choose from {', '.join(SCOPES)}"
-            )
-        return value
-
-    @field_validator("oauth_issuer", "oauth_introspection_url", "login_issuer")
-    @classmethod
-    def _is_an_issuer(cls, value: str) -> str:
-        return check_issuer(value) if value else value
-
     @model_validator(mode="after")
-    def _can_log_people_in(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.login_issuer and not self.login_client_id:
             raise ValueError(
                 "CATALOGUE_LOGIN_ISSUER: requires CATALOGUE_LOGIN_CLIENT_ID, which the provider assigns"
@@ -584,190 +662,18 @@ class Environment(BaseSettings):
             raise ValueError(
                 "CATALOGUE_LOGIN_PASSWORDS: without passwords people need CATALOGUE_LOGIN_ISSUER to log in"
             )
+        if self.approval_webhook_url and not _can_sign(self.approval_webhook_secret.get_secret_value()):
+            raise ValueError(
+                f"CATALOGUE_APPROVAL_WEBHOOK_SECRET: must be `whsec_` followed by at least "
+                f"{SHORTEST_WEBHOOK_KEY} random bytes in Base64, such as the output of "
+                f"`openssl rand -base64 32`, or at least {SHORTEST_KEY} other characters"
+            )
         return self
-
-    @field_validator("http_tool_hosts", "oauth_document_hosts", "no_proxy")
-    @classmethod
-    def _lists_hosts(cls, value: str) -> str:
-        AllowedHosts.parse(value)
-        return value
-
-    @field_validator("oauth_redirect_schemes")
-    @classmethod
-    def _lists_schemes(cls, value: str) -> str:
-        for scheme in split_list(value):
-            if BROWSERS_OWN.fullmatch(scheme) or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
-                raise ValueError(f"{scheme!r} is not the scheme of a desktop application, such as cursor")
-        return value
-
-    @field_validator("outbound_proxy")
-    @classmethod
-    def _is_a_proxy(cls, value: SecretStr) -> SecretStr:
-        OutboundProxy.parse(value.get_secret_value(), "")
-        return value
-
-    @field_validator("oauth_document_ca_file")
-    @classmethod
-    def _has_certificates(cls, value: str) -> str:
-        if not value:
-            return value
-        import ssl
-
-        try:
-            ssl.create_default_context(cafile=value)
-        except ssl.SSLError:
-            raise ValueError("this file does not contain a certificate") from None
-        except OSError as error:
-            raise ValueError(f"this file cannot be read: {error.strerror}") from None
-        return value
-
-    @field_validator("secrets_dir")
-    @classmethod
-    def _is_a_folder(cls, value: str) -> str:
-        if value and not Path(value).is_dir():
-            raise ValueError("this folder does not exist")
-        return value
-
-    @field_validator("allowed_origins")
-    @classmethod
-    def _lists_origins(cls, value: str) -> str:
-        for origin in split_list(value):
-            if origin != "null" and not ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is not an origin such as https://inspector.example.com")
-            parts = urlsplit(origin)
-            if parts.scheme == "http" and not str(parts.hostname).endswith(".localhost"):
-                check_scheme(origin)
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _lists_networks(cls, value: str) -> str:
-        for network in split_list(value):
-            ipaddress.ip_network(network)
-        return value
-
-    @field_validator("database_url", "celery_broker_url")
-    @classmethod
-    def _names_a_known_server(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        schemes = DATABASES if info.field_name == "database_url" else BROKERS
-        address = value.get_secret_value()
-        if address and address.partition("://")[0] not in schemes:
-            raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
-        return value
-
-    @field_validator("celery_broker_url")
-    @classmethod
-    def _names_a_broker(cls, value: SecretStr) -> SecretStr:
-        try:
-            for address in value.get_secret_value().split(";"):  # Celery takes several
-                _ = urlsplit(address).port
-        except ValueError:
-            raise ValueError(UNPARSED) from None
-        return value
-
-    @field_validator("database_url")
-    @classmethod
-    def _names_a_database(cls, value: SecretStr) -> SecretStr:
-        try:
-            name = dj_database_url.parse(value.get_secret_value())["NAME"] if value else "unsaid"
-        except ValueError:
-            raise ValueError(UNPARSED) from None
-        # Each process would have a database in its own memory.
-        if name in ("", IN_MEMORY):
-            raise ValueError("must name a database, such as sqlite:////path/to/file or postgres://host/name")
-        return value
-
-    @field_validator("secret_key")
-    @classmethod
-    def _cannot_be_guessed(cls, value: SecretStr) -> SecretStr:
-        if 0 < len(value.get_secret_value()) < SHORTEST_KEY:
-            raise ValueError(
-                f"must have at least {SHORTEST_KEY} random characters, such as the output of "
-                "`openssl rand -base64 48`; put the current key into SECRET_KEY_FALLBACKS so "
-                "that data encrypted with it can still be read"
-            )
-        return value
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _lists_host_names(cls, value: str) -> str:
-        for host in split_list(value):
-            if host.strip("*.") == "":
-                raise ValueError(
-                    "must name specific hosts: with a wildcard, web pages could send their "
-                    "visitors' requests here; `.example.com` matches that host and all its "
-                    "subdomains"
-                )
-            if not HOST.fullmatch(host):
-                raise ValueError(
-                    f"{host!r} is not a host name or IP address; leave out scheme, port and path"
-                )
-        return value
-
-    @field_validator("openai_base_url")
-    @classmethod
-    def _is_a_usable_address(cls, value: str) -> str:
-        normalise_base_url(value)
-        return value
-
-    @field_validator("approval_webhook_url")
-    @classmethod
-    def _is_a_usable_webhook(cls, value: str) -> str:
-        return endpoint_url(value, may_have_query=True) if value else value
-
-    @field_validator("approval_webhook_secret")
-    @classmethod
-    def _signs_webhooks(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        if info.data.get("approval_webhook_url"):
-            try:
-                is_long = len(value.get_secret_value()) >= SHORTEST_KEY
-                is_long &= len(signing_key(value.get_secret_value())) >= SHORTEST_WEBHOOK_KEY
-            except ValueError:
-                is_long = False
-            if not is_long:
-                raise ValueError(
-                    f"must be `whsec_` followed by at least {SHORTEST_WEBHOOK_KEY} random bytes in Base64, "
-                    "such as the output of `openssl rand -base64 32`, or at least "
-                    f"{SHORTEST_KEY} other characters"
-                )
-        return value
-
-    @field_validator("public_url")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        """As browsers write origins, with which it is compared."""
-        if not value:
-            return value
-        parts = urlsplit(value)
-        scheme, place = parts.scheme, parts.netloc.lower()
-        is_address = scheme in ("http", "https") and ADDRESS.fullmatch(place) and parts.port != 0
-        if not is_address or value.lower().rstrip("/") != f"{scheme}://{place}":
-            raise ValueError(
-                "must look like https://catalogue.example.com, with a port if needed: the product cannot be "
-                "served below a path"
-            )
-        return f"{scheme}://{place.removesuffix(':80' if scheme == 'http' else ':443')}"
-
-    @field_validator("metrics_address")
-    @classmethod
-    def _is_host_and_port(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if value and not (host and port.isdecimal() and 0 < int(port) < 65536):
-            raise ValueError("must look like 0.0.0.0:9100")
-        return value
 
     @property
     def address(self) -> str:
         """Without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"
-
-
-def _from_json(value: Any) -> Any:
-    """None for text that is not JSON."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return None
 
 
 def read_environment() -> Environment:
@@ -870,32 +776,25 @@ class LiveSettings:
         return type(self)({**self._values, **other}, self.overrides)
 
 
-def _describe_live(name: str) -> dict[str, Any]:
-    field = Environment.model_fields[name]
-    assert isinstance(field.json_schema_extra, dict), "only fields that carry the mark are described"
-    bounds: dict[str, Any] = {"minimum": None, "above": None, "maximum": None}
-    for bound in field.metadata:
-        match bound:
-            case Ge(ge=least):
-                bounds["minimum"] = least
-            case Gt(gt=limit):
-                bounds["above"] = limit
-            case Le(le=most):
-                bounds["maximum"] = most
+def _describe_live(name: str, field: FieldInfo, group: str) -> dict[str, Any]:
+    def bound(kind: str) -> float | None:
+        return next((getattr(limit, kind) for limit in field.metadata if hasattr(limit, kind)), None)
+
     return {
         "name": name,
         "variable": field.validation_alias,
-        "group": field.json_schema_extra[GROUP],
+        "group": group,
         "type": field.annotation,
         "description": field.description,
-        **bounds,
+        "minimum": bound("ge"),
+        "above": bound("gt"),
+        "maximum": bound("le"),
     }
 
 
-LIVE_SETTINGS: dict[str, dict[str, Any]] = {
-    name: _describe_live(name)
+LIVE_SETTINGS = {
+    name: _describe_live(name, field, str(field.json_schema_extra[GROUP]))
     for name, field in Environment.model_fields.items()
-    if isinstance(field.json_schema_extra, dict) and GROUP in field.json_schema_extra
+    if isinstance(field.json_schema_extra, dict)
 }
-"""Changeable settings in the order of the fields: `{name, variable, group, type, description,
-minimum, above, maximum}`."""
+"""Changeable settings in the order of the fields."""

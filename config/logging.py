@@ -45,9 +45,6 @@ WARNING = 30
 BAD_REQUEST, SERVER_ERROR, SERVICE_UNAVAILABLE = 400, 500, 503
 UNUSABLE_POSTGRES = ("53", "57P")  # Disk, memory or connections are used up; shutting down or starting
 UNUSABLE_SQLITE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")
-UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""Characters that JSON does not escape, but that some programs treat as a line end or a change of
-direction."""
 NO_FIELDS = ("process", "line", "recurring")  # Extra values that are none of `logger.bind(execution=...)`
 CONSUMER, UNKNOWN_TASK = "celery.worker.consumer.consumer", "Received unregistered task"
 RAISED = re.compile(r"(.+?) raised(?: unexpected)?: ")  # As Celery tells of every error, an outage too
@@ -224,13 +221,8 @@ def as_json(record: Any) -> str:
     }
     if record["exception"] is not None:
         line["exception"] = _traceback(record["exception"].value)
-    text = _encode(line)
-    record["extra"]["line"] = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    record["extra"]["line"] = json.dumps(line, default=str)  # In ASCII: no line end or change of direction
     return "{extra[line]}\n"
-
-
-# `json.dumps` would make an encoder for each line.
-_encode = json.JSONEncoder(default=str, ensure_ascii=False).encode
 
 
 def process_name(command: list[str]) -> str:

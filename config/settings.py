@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 from urllib.parse import quote, urlsplit
 
 import dj_database_url
@@ -20,6 +20,7 @@ from config.environment import (
     MIGRATE_FIRST,  # noqa: F401 - a setting of that name
     Environment,
     LiveSettings,
+    ScopeName,
     read_environment,
     secret_variables,
 )
@@ -232,7 +233,8 @@ OAUTH2_PROVIDER = {
     "OAUTH2_VALIDATOR_CLASS": "mcp_bridge.oauth.server.Validator",
     "ACCESS_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_token",
     "REFRESH_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_refresh_token",
-    "SCOPES_BACKEND_CLASS": "mcp_bridge.oauth.server.Scopes",
+    "SCOPES": dict.fromkeys(get_args(ScopeName), ""),
+    "DEFAULT_SCOPES": ["workflows:read", "workflows:run"],
     "OIDC_ISS_ENDPOINT": PUBLIC_URL,  # The issuer, in spite of its name
     "AUTHORIZATION_CODE_EXPIRE_SECONDS": 60,
     "ACCESS_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_token_seconds,

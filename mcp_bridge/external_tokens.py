@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -172,7 +172,7 @@ def _granted(claims: dict[str, Any]) -> frozenset[str]:
     theirs = named.split() if isinstance(named, str) else named
     if not isinstance(theirs, list):
         return frozenset()
-    mapped = settings.CATALOGUE.oauth_scopes or {scope: scope for scope in Scope.values}
+    mapped: Mapping[str, str] = settings.CATALOGUE.oauth_scopes or {scope: scope for scope in Scope.values}
     return frozenset(mapped[scope] for scope in theirs if isinstance(scope, str) and scope in mapped)
 
 

@@ -16,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import Span, SpanKind
 from pydantic import ValidationError
 
 from catalogue.access import Bounds
@@ -177,13 +177,13 @@ def _describe_problem(error: Exception, method: str) -> str:
     return f"An internal error. The server's log has the details under the request id {identity}."
 
 
-def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:
+def _describe(span: Span, ctx: Context, failure: str) -> None:
     """By OpenTelemetry's conventions for MCP. A refused message may name what does not exist here."""
     if failure:
-        span.fail(failure)
+        traces.fail(span, failure)
     if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:
-        span.rename(f"{ctx.method} {ctx.params['name']}")
-        span.set(naming, ctx.params["name"])
+        span.update_name(f"{ctx.method} {ctx.params['name']}")
+        span.set_attribute(naming, ctx.params["name"])
 
 
 JSON_TYPES = {

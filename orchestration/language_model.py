@@ -1,30 +1,27 @@
 """The client of the language model, a server with the API of chat completions (C9)."""
 
 import asyncio
-import logging
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 from weakref import WeakKeyDictionary
 
-import httpx2
 from django.conf import settings
 from loguru import logger
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError
 
 from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_at_exit
-from connectors.errors import Misconfigured, backoff_seconds, spread
+from connectors.errors import ConnectorError, Misconfigured, Unreachable, backoff_seconds, spread
 from connectors.formats.json import UnreadableJSON, as_object, parse_json
-from connectors.network import transport
-from connectors.network.client import USER_AGENT
+from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient, encode_body
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import Redactor, printable, shorten, words_in, words_of
+from connectors.network.redaction import printable, shorten, words_in, words_of
+from connectors.network.transport import HttpLimits, retry_after
 from orchestration.models import Failure, StageFailed
 from telemetry import metrics
 
@@ -39,7 +36,7 @@ ABOUT_LIMIT = re.compile(r"max_(?:completion_)?tokens", re.IGNORECASE)
 ABOUT_TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
 ABOUT_LENGTH = re.compile(r"context[ _-]?(?:length|window|size)|prompt is too long", re.IGNORECASE)
 """Such messages name parameters that are not the cause."""
-NOT_ABOUT_PARAMETERS = (0, 401, 403, 408, 429)
+NOT_ABOUT_PARAMETERS = (401, 403, 408, 429)
 
 
 class Message(TypedDict):
@@ -102,16 +99,12 @@ LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
 MOST_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
-
-
-class _Said(_Lenient):
+class _Said(BaseModel):
     content: str | list[Any] | None = None
     refusal: str | None = None
 
 
-class _Choice(_Lenient):
+class _Choice(BaseModel):
     message: _Said
     finish_reason: str | None = None
 
@@ -124,12 +117,12 @@ def _plausible_tokens(value: Any) -> int:
 Tokens = Annotated[int, BeforeValidator(_plausible_tokens)]
 
 
-class _Counted(_Lenient):
+class _Counted(BaseModel):
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
 
 
-class _Completion(_Lenient):
+class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     model: str | None = None
     usage: Annotated[_Counted, BeforeValidator(as_object)] = _Counted()
@@ -209,18 +202,16 @@ class Dialect:
             return {"type": "json_object", "schema": schema}
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
 
-    def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
-        """The next dialect to try; None if the refusal has another cause.
-
-        If a refusal names no parameter, drops them one after another, the least important first.
-        """
+    def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> tuple["Dialect | None", bool]:
+        """The next dialect to try, and whether the refusal names the parameter that it drops, the least
+        important first, or that is a guess; None if the refusal has another cause."""
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
-            return None
+            return None, False
         fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
-        named = [Fallback(dialect, is_named=True) for about, dialect in fallbacks if about.search(words)]
-        if not named and status in (400, 422):
-            named = [Fallback(dialect, is_named=False) for _, dialect in fallbacks]
-        return next(iter(named), None)
+        named = next((dialect for about, dialect in fallbacks if about.search(words)), None)
+        if named is not None or not fallbacks or status not in (400, 422):
+            return named, named is not None
+        return fallbacks[0][1], False
 
     def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
         if self.temperature:
@@ -232,26 +223,12 @@ class Dialect:
             yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    dialect: Dialect
-    is_named: bool  # Whether the refusal names the dropped parameter; otherwise that is a guess
-
-
 known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
 forget_dialects = known_dialects.clear
 
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-
-SENT_HEADERS = ("host", "accept", "content-type", "content-length")
-CONNECT_SECONDS = 5.0
-NO_KEY = "the transport has it"  # The SDK requires one
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
-NOT_CONNECTED = 0  # In place of a status: no complete answer
-NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
+NO_QUOTA = b"insufficient_quota"  # A code with status 429 that does not pass with time
 USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY must check it."
 ABOUT_MODEL = re.compile(
     r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
@@ -296,40 +273,23 @@ class ModelSettings:
             answer_tokens=configured.model_answer_tokens,
         )
 
-    @property
-    def limits(self) -> transport.HttpLimits:
-        connect = min(CONNECT_SECONDS, self.seconds)
-        return transport.HttpLimits(
-            connect_seconds=connect, read_seconds=self.seconds, total_seconds=self.seconds
-        )
 
-
-class UnusableAnswer(Exception):
-    """The message is the end of a sentence about the answer."""
-
-
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, "AsyncOpenAI"]] = (
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, EngineClient]] = (
     WeakKeyDictionary()
 )
 
 
-async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
+async def connect_to_model(wanted: ModelSettings) -> EngineClient:
     """The running loop's client for these settings."""
     loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        # The import takes half a second, which should delay neither start-up nor other requests.
-        await asyncio.to_thread(import_module, "openai.resources.chat.completions")
-        # OPENAI_LOG would enable logging that the product does not configure.
-        logging.getLogger("openai").setLevel(logging.WARNING)
-    # Only now: another request may have connected during the import.
-    known = _clients.get(loop)
-    if known is not None and known[0] == wanted:
-        return known[1]
-    client = _make_client(wanted)
-    _clients[loop] = (wanted, client)
-    if known is not None:
-        await known[1].close()
-    return client
+    known, client = _clients.get(loop, (None, None))
+    if client is not None and known == wanted:
+        return client
+    made = EngineClient(base_url=wanted.base_url, limits=HttpLimits.within(wanted.seconds))
+    _clients[loop] = (wanted, made)
+    if client is not None:
+        await client.aclose()
+    return made
 
 
 @finish_at_exit
@@ -337,67 +297,7 @@ async def close_model_connection() -> None:
     """Of the running loop."""
     _, client = _clients.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
-        await client.close()
-
-
-def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
-    from openai import AsyncOpenAI
-
-    seconds = wanted.limits.connect_seconds
-    # `ask_model` limits the total time, including retries.
-    timeout = httpx2.Timeout(None, connect=seconds, pool=seconds)
-    return AsyncOpenAI(
-        base_url=wanted.base_url,
-        api_key=NO_KEY,
-        max_retries=0,
-        timeout=timeout,
-        http_client=httpx2.AsyncClient(transport=_ModelTransport(wanted), trust_env=False, timeout=timeout),
-    )
-
-
-class _ModelTransport(transport.GuardedTransport):
-    """Adds the key, drops the SDK's own headers, and limits the answer's size."""
-
-    def __init__(self, wanted: ModelSettings) -> None:
-        is_https = wanted.base_url.startswith("https:")
-        tls = transport.tls_context(verify=True, ca_file="") if is_https else None
-        super().__init__(limits=wanted.limits, tls=tls)
-        self._most_bytes = wanted.limits.max_response_bytes
-        self._key = wanted.api_key
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        headers = {name: request.headers[name] for name in SENT_HEADERS if name in request.headers}
-        headers |= {"user-agent": USER_AGENT, "accept-encoding": "identity"}
-        if key := self._key.get_secret_value():
-            headers["authorization"] = f"Bearer {key}"
-        sent = httpx2.Request(
-            request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
-        )
-        received = await super().handle_async_request(sent)
-        response = httpx2.Response(
-            received.status_code, headers=received.headers, stream=_BoundedBody(received, self._most_bytes)
-        )
-        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            await response.aclose()
-            raise UnusableAnswer("is compressed, although an uncompressed one was requested")
-        return response
-
-
-class _BoundedBody(httpx2.AsyncByteStream):
-    def __init__(self, received: httpx2.Response, most_bytes: int) -> None:
-        self._received = received
-        self._most_bytes = most_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for chunk in self._received.aiter_raw():
-            length += len(chunk)
-            if length > self._most_bytes:
-                raise UnusableAnswer(f"is larger than {self._most_bytes:,} bytes")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._received.aclose()
+        await client.aclose()
 
 
 def _not_configured(sentence: str) -> ModelError:
@@ -411,8 +311,7 @@ async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | Non
     started = time.perf_counter()
     try:
         async with asyncio.timeout(wanted.seconds) as timeout:
-            asking = _Question(client, wanted, list(messages), schema, deadline=timeout.when() or 0)
-            reply = await asking.until_answered()
+            reply = await _ask(client, wanted, list(messages), schema, deadline=timeout.when() or 0)
     except TimeoutError:
         raise ModelError(
             f"The model did not answer within {wanted.seconds:g} s. Ask for less, "
@@ -426,108 +325,89 @@ async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | Non
     return reply
 
 
-@dataclass(slots=True)
-class _Answer:
-    status: int
-    body: bytes = b""
-    headers: httpx2.Headers | None = None
-    failure: str = ""
-
-    @property
-    def wait(self) -> float | None:
-        return None if self.headers is None else transport.retry_after(self.headers)
-
-
-@dataclass(slots=True)
-class _Question:
-    client: Any
-    wanted: ModelSettings
-    messages: list[Message]
-    schema: dict[str, Any] | None
-    deadline: float  # By the event loop's clock
-
-    async def until_answered(self) -> Reply:
-        server = self.wanted.base_url, self.wanted.model
-        dialect = known = known_dialects.get(server, Dialect())
-        repeated, asked_the_same_again = 0, False
-        while True:
-            answer = await self._attempt(dialect)
+async def _ask(
+    client: EngineClient,
+    wanted: ModelSettings,
+    messages: list[Message],
+    schema: dict[str, Any] | None,
+    *,
+    deadline: float,
+) -> Reply:
+    server = wanted.base_url, wanted.model
+    dialect = known = known_dialects.get(server, Dialect())
+    repeated, asked_the_same_again = 0, False
+    while True:
+        parameters = dialect.parameters(schema, answer_tokens=wanted.answer_tokens)
+        answer = await _send(client, wanted, {"messages": messages, "model": wanted.model, **parameters})
+        if isinstance(answer, Answer):
             if 200 <= answer.status < 300:
                 break
-            words = words_of_refusal(answer.body, self.wanted)
-            plainer = dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
+            words = shorten(" ".join(words_of(answer.body, client.redactor).split()), LONGEST_WORDS)
+            asks_for_json = schema is not None
+            plainer, is_named = dialect.fallback_for(answer.status, words, asks_for_json=asks_for_json)
             if plainer is not None:
                 # A refusal that names no parameter may be transient: try once more before falling back.
-                if plainer.is_named or asked_the_same_again:
-                    dialect = plainer.dialect
-                asked_the_same_again = asked_the_same_again or not plainer.is_named
+                if is_named or asked_the_same_again:
+                    dialect = plainer
+                asked_the_same_again = asked_the_same_again or not is_named
                 continue
-            await self._wait_or_give_up(answer, repeated)
-            repeated += 1
-        if dialect != known:
-            logger.info("The model server rejects some request parameters; it now gets {}", dialect)
-            known_dialects[server] = dialect
-        wanted = self.wanted
-        return read_completion(answer.body, model=wanted.model, answer_tokens=wanted.answer_tokens)
-
-    async def _attempt(self, dialect: Dialect) -> _Answer:
-        from openai import APIConnectionError, APIStatusError
-
-        parameters = dialect.parameters(self.schema, answer_tokens=self.wanted.answer_tokens)
-        completions = self.client.chat.completions.with_raw_response
-        # "from None": these errors hold what was sent.
-        try:
-            raw = await completions.create(model=self.wanted.model, messages=self.messages, **parameters)
-        except APIStatusError as error:
-            response = error.response
-            return _Answer(response.status_code, response.content, response.headers)
-        except UnusableAnswer as error:
-            raise ModelError(f"The model server's answer {error}.", problem=ModelProblem.EMPTY) from None
-        except Misconfigured as error:
-            raise ModelError(f"OPENAI_BASE_URL: {error}", problem=ModelProblem.NOT_CONFIGURED) from None
-        except APIConnectionError as error:
-            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            return _Answer(NOT_CONNECTED, failure=transport.failure_reason(cause, self.wanted.limits))
-        return _Answer(raw.status_code, raw.content)
-
-    async def _wait_or_give_up(self, answer: _Answer, repeated: int) -> None:
-        """Raises ModelError if a retry is of no use or too late."""
-        status = answer.status
-        is_passing = status in (NOT_CONNECTED, 408, 409, 429) or (status >= 500 and status != 501)
-        if not is_passing or NO_QUOTA.encode() in answer.body:
-            raise refusal(status, answer.body, self.wanted)
-        seconds = answer.wait
-        if seconds is None:
-            seconds = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=LONGEST_WAIT))
-        left = self.deadline - asyncio.get_running_loop().time()
-        if repeated >= self.wanted.retries or seconds >= left:
-            raise self._gave_up(answer)
-        logger.debug("{} asked again in {:.1f} s", answer.failure or answer.status, seconds)
+            problem = _passing_problem(answer, words, wanted)
+        else:
+            problem = answer
+        backoff = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=LONGEST_WAIT))
+        seconds = backoff if problem.retry_after is None else problem.retry_after
+        if repeated >= wanted.retries or seconds >= deadline - asyncio.get_running_loop().time():
+            raise problem
+        logger.debug("{} The model is asked again in {:.1f} s", problem, seconds)
         await asyncio.sleep(seconds)
+        repeated += 1
+    if dialect != known:
+        logger.info("The model server rejects some request parameters; it now gets {}", dialect)
+        known_dialects[server] = dialect
+    return read_completion(answer.body, model=wanted.model, answer_tokens=wanted.answer_tokens)
 
-    def _gave_up(self, answer: _Answer) -> ModelError:
-        if answer.status == NOT_CONNECTED:
-            sentence = f"The model server cannot be reached: {answer.failure}. Check OPENAI_BASE_URL."
+
+async def _send(client: EngineClient, wanted: ModelSettings, body: dict[str, Any]) -> Answer | ModelError:
+    """A problem that may pass is returned. Raises other ModelErrors."""
+    headers, content = encode_body(body, None)
+    key = wanted.api_key.get_secret_value()
+    credentials = Credentials(headers={"authorization": f"Bearer {key}"}) if key else NO_CREDENTIALS
+    try:
+        return await client.exchange(
+            "POST",
+            "/chat/completions",
+            content=content,
+            headers=headers,
+            credentials=credentials,
+            repeatable=True,
+        )
+    except Misconfigured as error:
+        raise _not_configured(f"OPENAI_BASE_URL: {error}") from None
+    except ConnectorError as error:
+        # Callers need not know the address, which is before the reason.
+        reason = error.message.partition(": ")[2]
+        if isinstance(error, Unreachable):
+            sentence = f"The model server cannot be reached: {reason} Check OPENAI_BASE_URL."
             return ModelError(sentence, problem=ModelProblem.UNREACHABLE)
-        if answer.status == 429 or answer.wait is not None:
-            wait = None if answer.wait is None else max(1, round(answer.wait))
-            sentence = f"The model server is busy. Try again {'later' if wait is None else f'in {wait} s'}."
-            return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
-        return refusal(answer.status, answer.body, self.wanted)
+        sentence = f"The model server's answer cannot be used: {reason}"
+        raise ModelError(sentence, problem=ModelProblem.EMPTY) from None
 
 
-def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
-    """Without the key."""
-    words = words_of(body, Redactor([wanted.api_key.get_secret_value()]))
-    return shorten(" ".join(words.split()), LONGEST_WORDS)
-
-
-def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
-    words = words_of_refusal(body, wanted)
-    has_quota = NO_QUOTA.encode() not in body
+def _passing_problem(answer: Answer, words: str, wanted: ModelSettings) -> ModelError:
+    """Raises ModelError for a refusal that does not pass."""
+    status, wait, has_quota = answer.status, retry_after(answer.headers), NO_QUOTA not in answer.body
     problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)
     quoted = f" It says: {words}" if words and status not in (401, 403) else ""
-    return ModelError(sentence + quoted, problem=problem)
+    refusal = ModelError(sentence + quoted, problem=problem)
+    is_passing = status in (408, 409, 429) or (status >= 500 and status != 501)
+    if not is_passing or not has_quota:
+        raise refusal
+    if status != 429 and wait is None:
+        return refusal
+    seconds = None if wait is None else max(1, round(wait))
+    when = "later" if seconds is None else f"in {seconds} s"
+    sentence = f"The model server is busy. Try again {when}."
+    return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=seconds)
 
 
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 from loguru import logger
 from prometheus_client import (
@@ -104,18 +105,8 @@ def status_class(status: int) -> str:
     return f"{status // 100}xx" if 100 <= status < 600 else "none"
 
 
-class _Families:
-    """A registry for `generate_latest`."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
 def exposition(families: Iterable[Metric]) -> bytes:
-    return generate_latest(_Families(families))
+    return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
 class _Own(Collector):

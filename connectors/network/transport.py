@@ -371,7 +371,7 @@ class HttpSender:
                 refusal_bytes=refusal_bytes,
             )
             if span is not None:
-                span.set("http.response.status_code", exchange.status)
+                span.set_attribute("http.response.status_code", exchange.status)
         return exchange
 
     async def _send(

@@ -21,7 +21,6 @@ from loguru import logger
 from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import AccessToken, Application, RefreshToken
 from oauth2_provider.oauth2_validators import OAuth2Validator
-from oauth2_provider.scopes import BaseScopes
 from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError, InvalidScopeError
 from oauthlib.oauth2.rfc6749.utils import scope_to_list
@@ -35,7 +34,6 @@ from connectors.network.client import EngineClient
 from connectors.network.policy import AddressPolicy, AllowedHosts, outbound_proxy, port_of
 from connectors.network.transport import HttpLimits
 from mcp_bridge.oauth.grants import (
-    OF_EVERY_USER,
     REFRESH_START,
     TOKEN_START,
     is_allowed,
@@ -60,17 +58,6 @@ ADVICE = (
 SCHEMES = "Desktop applications need a reversed domain name, or one of CATALOGUE_OAUTH_REDIRECT_SCHEMES."
 asked_by_user: ContextVar[bool] = ContextVar("asked_by_user", default=False)
 """Whether a signed-in user waits for this response: only then may the address of a client be read."""
-
-
-class Scopes(BaseScopes):  # type: ignore[misc]
-    def get_all_scopes(self) -> dict[str, str]:
-        return {scope.value: str(scope.label) for scope in Scope}
-
-    def get_available_scopes(self, *_: Any, **__: Any) -> list[str]:
-        return list(Scope.values)
-
-    def get_default_scopes(self, *_: Any, **__: Any) -> list[str]:
-        return sorted(OF_EVERY_USER)
 
 
 client_fault: ContextVar[str] = ContextVar("client_fault", default="")
