@@ -85,7 +85,7 @@ UNREACHABLE_ORIGIN = re.compile(
     r"|(?!(https?|ftp|ip[fn]s|file|content):)[a-z][a-z0-9+.-]*://[^/@]+"
 )
 """Of this machine, or with an application's own scheme: no name in the DNS gives it to a page."""
-LONGEST_HOST = 300
+MAX_HOST_CHARACTERS = 300
 SHOWN_CHARACTERS = 100
 NOT_OUR_HOST = (
     "The Host header does not match an address of this server. Its operator lists the "
@@ -450,7 +450,9 @@ def check_headers(scope: Scope) -> Response | None:
         return refusal(400, f"The header {repeated} must be sent only once.")
     host = headers.get(b"host", b"").decode("latin-1")
     origin = headers.get(b"origin", b"").decode("latin-1")
-    if len(host) > LONGEST_HOST or not _is_one_of(tuple(settings.ALLOWED_HOSTS), host):
+    if len(host) > MAX_HOST_CHARACTERS or not validate_host(
+        split_domain_port(host)[0], settings.ALLOWED_HOSTS
+    ):
         logger.bind(recurring=REFUSED).warning(
             "Refused a request for the host {!r}, which is not an address of this server.",
             host[:SHOWN_CHARACTERS],
@@ -524,12 +526,6 @@ class _OneForm:
             await self._send(self._start if body else {**self._start, "status": 503})
             message = {"type": "http.response.body", "body": body}
         await self._send(message)
-
-
-@lru_cache(maxsize=64)
-def _is_one_of(served: tuple[str, ...], host: str) -> bool:
-    domain, _ = split_domain_port(host)
-    return bool(domain) and validate_host(domain, served)
 
 
 @dataclass(frozen=True)
