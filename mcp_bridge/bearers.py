@@ -13,7 +13,6 @@ from django.http import parse_cookie
 from starlette.datastructures import Headers
 
 from catalogue.database import run_in_database
-from catalogue.exposure import current_catalogue
 from mcp_bridge import tokens
 from mcp_bridge.oauth import grants
 from mcp_bridge.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving, digest_of
@@ -96,15 +95,7 @@ async def _look_up(text: str) -> Access | None:
     kind = _kind_of(text)
     if kind is not None and kind.prepare is not None:
         await kind.prepare(text)
-    return await run_in_database(_look_up_with_catalogue, text)
-
-
-def _look_up_with_catalogue(text: str) -> Access | None:
-    """Reads the catalogue, which is needed next, in the same database thread."""
-    access = authenticate(text)
-    if access is not None:
-        current_catalogue()
-    return access
+    return await run_in_database(authenticate, text)
 
 
 def recognise(digest: str) -> Access | None:

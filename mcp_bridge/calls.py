@@ -114,15 +114,11 @@ def in_words(error: Exception, door: Execution.Door) -> str:
     return f"{error} {shows} shows those that can be called."
 
 
-def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
-    """Run it and wait. Awaiting it raises UnknownTool; the result reports everything else that goes wrong."""
-    if call.log is None and call.progress is None:
-        return _run(call, uuid.uuid4(), tool_name, arguments)
-    return _run_with_news(call, tool_name, arguments)
-
-
-async def _run_with_news(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
+async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
+    """Runs it and waits. Raises UnknownTool; the result reports everything else that goes wrong."""
     execution_id = uuid.uuid4()
+    if call.log is None and call.progress is None:
+        return await _run(call, execution_id, tool_name, arguments)
     if call.continues:
         with suppress(ValueError):
             execution_id = uuid.UUID(call.continues.partition(ROUND)[0])

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import anyio
@@ -137,9 +137,9 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
                 outcome, failure = "error", str(code)
             raise
         finally:
-            _counted(method, outcome).inc()
+            metrics.mcp_requests.labels(method, outcome).inc()
             if method != "subscriptions/listen":  # Its client decides how long it lasts
-                _timed(method).observe(time.perf_counter() - started)
+                metrics.mcp_seconds.labels(method).observe(time.perf_counter() - started)
             if span is not None:
                 _describe(span, ctx, failure)
 
@@ -226,11 +226,6 @@ def _place(location: tuple[int | str, ...], params: Any, *, ends_beyond: bool) -
     return place.removeprefix("/params") or "params"
 
 
-# `labels` looks the series up under a lock and checks the names each time. Bounded as METHODS is.
-_counted = cache(metrics.mcp_requests.labels)
-_timed = cache(metrics.mcp_seconds.labels)
-
-
 class _Bridge:
     def __init__(
         self, server: CatalogueServer, local_access: Access | None, worker: LocalWorker | None
@@ -301,14 +296,10 @@ class _Bridge:
         access: Access = context.request.scope["state"]["access"]
         return access
 
-    def instruct(self, ctx: Context, call_next: CallNext) -> Any:
-        """Middleware: instructions are written for each caller, where the SDK has one text for all. Not a
-        coroutine, which would cost all other methods a hop."""
-        return self._with_instructions(ctx, call_next) if ctx.method in WITH_INSTRUCTIONS else call_next(ctx)
-
-    async def _with_instructions(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def instruct(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware: instructions are written for each caller, where the SDK has one text for all."""
         result = await call_next(ctx)
-        if not isinstance(result, dict):
+        if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
             return result
         return {**result, "instructions": await instructions_for(self.access_of(ctx))}
 

@@ -1,7 +1,6 @@
 import json
 import re
 import secrets
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -86,7 +85,7 @@ UNREACHABLE_ORIGIN = re.compile(
     r"|(?!(https?|ftp|ip[fn]s|file|content):)[a-z][a-z0-9+.-]*://[^/@]+"
 )
 """Of this machine, or with an application's own scheme: no name in the DNS gives it to a page."""
-LONGEST_HOST = 300
+MAX_HOST_CHARACTERS = 300
 SHOWN_CHARACTERS = 100
 NOT_OUR_HOST = (
     "The Host header does not match an address of this server. Its operator lists the "
@@ -104,7 +103,6 @@ RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended 
 RETRY_SECONDS = 60
 LISTED = mcp_requests.labels("tools/list", "ok")
 MAX_ID = 2**63
-UNCACHED = (b"cache-control", b"no-store")
 PING_SECONDS = 15.0  # As the SDK: after so long without an event a proxy might end the stream
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -158,7 +156,7 @@ class McpEndpoint:
     async def _admit(self, scope: Scope) -> Access | Response:
         if (refused := check_headers(scope)) is not None:
             return refused
-        slug = _slug_of(scope)
+        slug = scope["path_params"].get("slug")
         try:
             known = await _access_or_refusal(scope)
         except Undecided as problem:
@@ -186,7 +184,9 @@ class McpEndpoint:
             await Response(status_code=202)(scope, receive, send)
         elif (refused := _missing_scope(message, access, scope)) is not None:
             await refused(scope, receive, send)
-        elif not await self._list_tools(message, access, scope, send):
+        elif message.get("method") != "tools/list" or not await self._list_tools(
+            message, access, scope, send
+        ):
             await self._pass_on(message, received, scope, receive, send)
 
     async def _pass_on(
@@ -207,8 +207,8 @@ class McpEndpoint:
 
     async def _list_tools(self, message: dict[str, Any], access: Access, scope: Scope, send: Send) -> bool:
         """Answers `tools/list` with bytes from memory: the SDK takes 30 ms to validate and write 1,000 tools.
-        Returns False for other messages, and for those that the SDK refuses."""
-        if message.get("method") != "tools/list" or (version := _valid_version(message, scope)) is None:
+        Returns False for a request that the SDK refuses."""
+        if (version := _valid_version(message, scope)) is None:
             return False
         cursor = (message.get("params") or {}).get("cursor")
         try:
@@ -272,7 +272,7 @@ async def admit_reader(scope: Scope) -> Response | None:
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
     """RFC 9728."""
-    slug, path = _slug_of(scope), scope["path"].removeprefix(METADATA_PATH)
+    slug, path = scope["path_params"].get("slug"), scope["path"].removeprefix(METADATA_PATH)
     if not _can_be_named(slug):
         await _unknown_toolset(slug)(scope, receive, send)
         return
@@ -365,7 +365,7 @@ def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Res
 
 def _metadata_of(scope: Scope) -> str:
     """The address of the description of the resource that is asked for."""
-    is_named = scope["path"].startswith("/mcp") and _can_be_named(_slug_of(scope))
+    is_named = scope["path"].startswith("/mcp") and _can_be_named(scope["path_params"].get("slug"))
     return metadata_url(Headers(scope=scope).get("host", ""), scope["path"] if is_named else "/mcp")
 
 
@@ -378,23 +378,16 @@ def _unknown_toolset(slug: str | None) -> Response:
     return refusal(404, message)
 
 
-def _slug_of(scope: Scope) -> str | None:
-    slug: str | None = scope.get("path_params", {}).get("slug")
-    return slug
-
-
 def _can_be_named(slug: str | None) -> bool:
     """Invalid slugs are not repeated in headers and documents."""
     return slug is None or re.match(SLUG_FORM, slug) is not None
 
 
 def _uncached(send: Send) -> Send:
-    def send_uncached(message: Message) -> Awaitable[None]:
+    async def send_uncached(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = message.get("headers", ())
-            if UNCACHED[0] not in dict(headers):
-                message["headers"] = [*headers, UNCACHED]
-        return send(message)
+            MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+        await send(message)
 
     return send_uncached
 
@@ -457,7 +450,9 @@ def check_headers(scope: Scope) -> Response | None:
         return refusal(400, f"The header {repeated} must be sent only once.")
     host = headers.get(b"host", b"").decode("latin-1")
     origin = headers.get(b"origin", b"").decode("latin-1")
-    if len(host) > LONGEST_HOST or not _is_one_of(tuple(settings.ALLOWED_HOSTS), host):
+    if len(host) > MAX_HOST_CHARACTERS or not validate_host(
+        split_domain_port(host)[0], settings.ALLOWED_HOSTS
+    ):
         logger.bind(recurring=REFUSED).warning(
             "Refused a request for the host {!r}, which is not an address of this server.",
             host[:SHOWN_CHARACTERS],
@@ -531,12 +526,6 @@ class _OneForm:
             await self._send(self._start if body else {**self._start, "status": 503})
             message = {"type": "http.response.body", "body": body}
         await self._send(message)
-
-
-@lru_cache(maxsize=64)
-def _is_one_of(served: tuple[str, ...], host: str) -> bool:
-    domain, _ = split_domain_port(host)
-    return bool(domain) and validate_host(domain, served)
 
 
 @dataclass(frozen=True)
