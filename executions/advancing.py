@@ -2,7 +2,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
@@ -18,15 +18,16 @@ from executions.runner.start import start, start_again
 from executions.wakeups import wake
 from telemetry import traces
 
+Outcome = TypeVar("Outcome")
 LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
 RUN_LOST = (
     "Its workflow was deleted with its source while it ran; it may still be running at the engine. "
     "Check it there before you start it again."
 )
-_under_way: set[asyncio.Task[None]] = set()  # Keeps tasks alive: the loop holds them weakly
+_under_way: set[asyncio.Task[Any]] = set()  # Keeps tasks alive: the loop holds them weakly
 
 
-def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def begin(steps: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
     """Run in a task that outlives a cancelled request: a call cut off half-way leaves an unknown run."""
     task = asyncio.create_task(steps)
     _under_way.add(task)
@@ -34,7 +35,7 @@ def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return task
 
 
-def _forget(task: asyncio.Task[None]) -> None:
+def _forget(task: asyncio.Task[Any]) -> None:
     """Log the error: the request that would have raised it may be gone."""
     _under_way.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
@@ -138,17 +139,15 @@ def _record_deleted_workflow(execution: Execution) -> None:
 
 MAX_IN_FLIGHT = 1000  # Executions that one process advances at a time; twenty dead engines fill it
 CLAIM = 200
-REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ...
-REFILL_SECONDS = 0.05  # ... or for so long after the first
+REFILL_SECONDS = 0.05  # A claim costs milliseconds, so it waits for so long after the first step that ended
 
 
 class _Drain:
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[None], Lane] = {}
-        self._ended = 0
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_refilling = False
 
     async def stir(self) -> None:
         self._changed.set()
@@ -176,7 +175,7 @@ class _Drain:
 
     async def _begin_due(self) -> bool:
         """Returns whether due executions may remain because there was no room."""
-        self._ended = 0
+        self._is_refilling = False
         if (room := min(CLAIM, MAX_IN_FLIGHT - len(self._in_flight))) <= 0:
             return True
         busy = Counter(self._in_flight.values())
@@ -194,11 +193,9 @@ class _Drain:
 
     def _end_step(self, task: asyncio.Task[None]) -> None:
         del self._in_flight[task]
-        self._ended += 1
-        if self._ended == 1:
+        if not self._is_refilling:
+            self._is_refilling = True
             task.get_loop().call_later(REFILL_SECONDS, self._changed.set)
-        elif self._ended == REFILL:
-            self._changed.set()
 
 
 _drain = _Drain()

@@ -72,7 +72,7 @@ def watching(
     watch = Watch(executions, stirred=stirred)
     with contextlib.ExitStack() as wakings, _watchers.watching(watch, _keep_looking) as watcher:
         for key in list(watch.executions) if woken else ():
-            wakings.enter_context(woken_by(key, watcher.woken, looks_on=True))
+            wakings.enter_context(woken_by(key, watcher.woken, observer=True))
         yield watch
 
 

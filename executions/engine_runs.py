@@ -16,7 +16,14 @@ from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachab
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunPage
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.runner.engine_calls import (
+    READ_SECONDS,
+    ask,
+    capabilities_of,
+    connector_of,
+    log_of,
+    read_capabilities,
+)
 from executions.wakeups import request_poll, wake
 
 USUAL_PAGE = 50
@@ -103,7 +110,7 @@ class EngineSilent(ResolutionRefused):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traces:
+class StartEvidence:
     """What a start of unknown outcome may have left at the engine."""
 
     run_may_be_named: bool  # The engine keeps runs
@@ -111,20 +118,19 @@ class Traces:
     key: str  # Sent with the start; empty if the engine did not get one, or that is not known
 
 
-async def find_traces(execution: Execution) -> Traces:
+async def find_traces(execution: Execution) -> StartEvidence:
     """Does not contact the engine. Raises EngineSilent if the source's settings cannot be used."""
     if execution.workflow is None:
-        return Traces(run_may_be_named=False, run_may_be_missing=True, key="")
+        return StartEvidence(run_may_be_named=False, run_may_be_missing=True, key="")
     try:
-        async with connector_of(execution) as connector:
-            capabilities = capabilities_of(connector, execution)
+        capabilities = await read_capabilities(execution)
     except ConnectorError as error:
         raise EngineSilent(f"The engine's record of it cannot be read: {error.message}") from None
     # A tool that is safe to repeat sends no key.
     gets_keys = bool(execution.workflow.metadata.get("idempotency_header"))
     if capabilities.keeps_runs:
         gets_keys = capabilities.idempotent_start or capabilities.can_find_runs
-    return Traces(
+    return StartEvidence(
         run_may_be_named=capabilities.keeps_runs,
         # A run with a known id was lost later: the engine does not report it.
         run_may_be_missing=not capabilities.keeps_runs

@@ -18,12 +18,18 @@ from catalogue.interactions import DeclaredInteraction, InteractionKind, interac
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
-from connectors.protocol import Capabilities
 from executions.advancing import advance_and_release, begin, hold_and_read
 from executions.approvals import cancel_unapproved
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.runner.engine_calls import (
+    READ_SECONDS,
+    ask,
+    capabilities_of,
+    connector_of,
+    log_of,
+    read_capabilities,
+)
 from executions.runner.follow import cannot_cancel
 from executions.wakeups import wake
 
@@ -110,43 +116,33 @@ async def signal_execution(
 ) -> Execution:
     """Send the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
-    sender = _SignalSender(execution, name, meant, caller)
-    await asyncio.shield(begin(sender.run()))
-    if sender.refusal is not None:
-        raise sender.refusal
+    refusal = await asyncio.shield(begin(_send_signal(execution, name, meant, caller)))
+    if refusal is not None:
+        raise refusal
     return execution
 
 
-class _SignalSender:
-    def __init__(self, execution: Execution, name: str, arguments: dict[str, Any], caller: Caller) -> None:
-        self._execution = execution
-        self._name = name
-        self._arguments = arguments
-        self._caller = caller
-        self.refusal: InteractionRefused | None = None
+async def _send_signal(
+    execution: Execution, name: str, arguments: dict[str, Any], caller: Caller
+) -> InteractionRefused | None:
+    async def send() -> None:
+        async with connector_of(execution) as connector:
+            await connector.signal(execution.run, name, arguments)
 
-    async def run(self) -> None:
-        try:
-            await ask(self._send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
-        except ConnectorError as error:
-            self.refusal = _refusal(error, self._name)
-            kind = "signal_unknown" if isinstance(error, OutcomeUnknown) else "signal_failed"
-            await self._note(kind, f"{self._name} by {self._caller.name}: {error.message}")
-        else:
-            await self._note("signalled", f"{self._caller.name} sent {self._name}.")
-
-    async def _send(self) -> None:
-        async with connector_of(self._execution) as connector:
-            await connector.signal(self._execution.run, self._name, self._arguments)
-
-    async def _note(self, kind: str, message: str) -> None:
-        """The engine has taken the signal even if the database is down."""
-        log = log_of(self._execution).bind(caller=self._caller.key)
-        log.log("INFO" if kind == "signalled" else "WARNING", "{}: {}", kind, message)
-        try:
-            await run_in_database(self._execution.note, kind, message)
-        except (DatabaseError, InterfaceError) as error:
-            log.warning("Adding it to the timeline failed: {}", error)
+    refusal, kind, message = None, "signalled", f"{caller.name} sent {name}."
+    try:
+        await ask(send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
+    except ConnectorError as error:
+        refusal, message = _refusal(error, name), f"{name} by {caller.name}: {error.message}"
+        kind = "signal_unknown" if isinstance(error, OutcomeUnknown) else "signal_failed"
+    log = log_of(execution).bind(caller=caller.key)
+    log.log("INFO" if refusal is None else "WARNING", "{}: {}", kind, message)
+    try:
+        await run_in_database(execution.note, kind, message)
+    except (DatabaseError, InterfaceError) as error:
+        # The engine has taken the signal all the same.
+        log.warning("Adding it to the timeline failed: {}", error)
+    return refusal
 
 
 async def _admit(
@@ -175,12 +171,8 @@ async def _admit(
 
 
 async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
-    async def look() -> Capabilities:
-        async with connector_of(execution) as connector:
-            return capabilities_of(connector, execution)
-
     try:
-        capabilities = await ask(look(), seconds=READ_SECONDS, otherwise=Unreachable)
+        capabilities = await read_capabilities(execution)
     except ConnectorError as error:
         raise EngineUnavailable(error.message) from None
     return capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal

@@ -40,58 +40,18 @@ class ConcurrencyLimit(NamedTuple):
 
 GLOBAL = ConcurrencyLimit()
 CALLER, SOURCE, WORKFLOW = "caller", "workflow__source", "workflow"
-Limits = Mapping[ConcurrencyLimit, int]  # The most concurrent executions of those that are limited
+Limits = Mapping[ConcurrencyLimit, int | None]  # The most concurrent executions; 0 and None: any number
+Occupancy = Counter[ConcurrencyLimit]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitScopes:
-    caller: str
-    workflow: int | None  # None once the workflow is deleted; its run may go on
-    source: int | None
-    workflow_limit: int | None = None
-    source_limit: int | None = None
-
-    @classmethod
-    def of(cls, workflow: Workflow | None, caller: str) -> LimitScopes:
-        if workflow is None:
-            return cls(caller=caller, workflow=None, source=None)
-        return cls(
-            caller=caller,
-            workflow=workflow.pk,
-            source=workflow.source_id,
-            workflow_limit=workflow.max_concurrent,
-            source_limit=workflow.source.max_concurrent,
-        )
-
-    @property
-    def callers_limit(self) -> ConcurrencyLimit:
-        return ConcurrencyLimit(CALLER, self.caller)
-
-    @property
-    def all(self) -> list[ConcurrencyLimit]:
-        known = [GLOBAL, ConcurrencyLimit(CALLER, self.caller)]
-        if self.workflow is not None:
-            known += [ConcurrencyLimit(SOURCE, self.source), ConcurrencyLimit(WORKFLOW, self.workflow)]
-        return known
-
-    @property
-    def limits(self) -> Limits:
-        known = {
-            GLOBAL: settings.CATALOGUE.max_concurrent_executions,
-            ConcurrencyLimit(CALLER, self.caller): settings.CATALOGUE.max_concurrent_per_caller,
-            ConcurrencyLimit(SOURCE, self.source): self.source_limit,
-            ConcurrencyLimit(WORKFLOW, self.workflow): self.workflow_limit,
-        }
-        return {limit: most for limit, most in known.items() if most}
-
-
-class Occupancy(Counter[ConcurrencyLimit]):
-    def take(self, scopes: LimitScopes, number: int = 1) -> None:
-        for limit in scopes.all:
-            self[limit] += number
-
-    def full(self, limits: Limits) -> Iterable[ConcurrencyLimit]:
-        return (limit for limit, most in limits.items() if self[limit] >= most)
+def limits_on(workflow: Workflow, caller: str) -> Limits:
+    """Every limit that such an execution counts for, and what it is."""
+    return {
+        GLOBAL: settings.CATALOGUE.max_concurrent_executions,
+        ConcurrencyLimit(CALLER, caller): settings.CATALOGUE.max_concurrent_per_caller,
+        ConcurrencyLimit(SOURCE, workflow.source_id): workflow.source.max_concurrent,
+        ConcurrencyLimit(WORKFLOW, workflow.pk): workflow.max_concurrent,
+    }
 
 
 def read_occupancy() -> Occupancy:
@@ -107,7 +67,10 @@ def read_occupancy() -> Occupancy:
         .values_list("workflow", "caller")
     )
     for workflow, caller, number in groups.annotate(number=Count("*")):
-        occupancy.take(LimitScopes(caller=caller, workflow=workflow, source=source_of.get(workflow)), number)
+        occupancy[GLOBAL] += number
+        occupancy[ConcurrencyLimit(CALLER, caller)] += number
+        occupancy[ConcurrencyLimit(SOURCE, source_of.get(workflow))] += number
+        occupancy[ConcurrencyLimit(WORKFLOW, workflow)] += number
     return occupancy
 
 
@@ -115,7 +78,7 @@ def has_room(limits: Limits) -> bool:
     """Read from the database; counts at most as many rows as the limits allow."""
     for limit, most in limits.items():
         there: dict[str, Any] = {limit.field: limit.key} if limit.field else {}
-        if Execution.objects.admitted().filter(**there).order_by()[:most].count() >= most:
+        if most and Execution.objects.admitted().filter(**there).order_by()[:most].count() >= most:
             return False
     return True
 
@@ -126,7 +89,8 @@ may_be_queued = threading.Event()  # Whether this process reads the queue when a
 @dataclass(frozen=True, slots=True)
 class Waiting:
     key: uuid.UUID
-    scopes: LimitScopes
+    caller: str
+    limits: Limits
 
 
 @dataclass(slots=True)
@@ -140,21 +104,21 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
     choice = Choice()
     lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
     for position, waiting in enumerate(queue):
-        lines[waiting.scopes.caller].append((position, waiting))
+        lines[waiting.caller].append((position, waiting))
     heads = [_turn(line, occupancy) for line in lines.values()]
     heapq.heapify(heads)
     while heads and not choice.is_cut:
         line = lines[heapq.heappop(heads)[2]]
         _, waiting = line.popleft()
-        full = set(occupancy.full(waiting.scopes.limits))
+        full = {limit for limit, most in waiting.limits.items() if most and occupancy[limit] >= most}
         if not full:
             choice.chosen.append(waiting.key)
             choice.is_cut = len(choice.chosen) >= at_most
-            occupancy.take(waiting.scopes)
+            occupancy.update(waiting.limits.keys())
         # A full scope stays full for the rest of this choice, so each execution is checked once.
         if GLOBAL in full:
             break
-        if line and waiting.scopes.callers_limit not in full:
+        if line and ConcurrencyLimit(CALLER, waiting.caller) not in full:
             heapq.heappush(heads, _turn(line, occupancy))
     return choice
 
@@ -162,7 +126,7 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
 def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, int, str]:
     """Sort key of a caller: fewest running executions, then the oldest call."""
     position, waiting = line[0]
-    return occupancy[waiting.scopes.callers_limit], position, waiting.scopes.caller
+    return occupancy[ConcurrencyLimit(CALLER, waiting.caller)], position, waiting.caller
 
 
 PAUSE_SHARE = 3  # Of the time that a read of the queue took
@@ -242,16 +206,15 @@ def _read_queue() -> list[Waiting]:
     )  # fmt: skip
     read = Workflow.objects.select_related("source").only(*columns)
     workflows = read.in_bulk({workflow for _, _, workflow, _ in rows})
-    kinds = {(caller, workflow, door) for _, caller, workflow, door in rows}
-    scopes_of = {
-        (caller, workflow, door): LimitScopes.of(workflows[workflow], caller)
-        for caller, workflow, door in kinds
+    limits = {
+        (caller, workflow, door): limits_on(workflows[workflow], caller)
+        for caller, workflow, door in {row[1:] for row in rows}
         if workflow in workflows and not switched_off(workflows[workflow], door)
     }
     return [
-        Waiting(key, scopes_of[caller, workflow, door])
+        Waiting(key, caller, limits[caller, workflow, door])
         for key, caller, workflow, door in rows
-        if (caller, workflow, door) in scopes_of
+        if (caller, workflow, door) in limits
     ]
 
 

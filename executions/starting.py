@@ -10,11 +10,11 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -39,15 +39,13 @@ from executions.runner.engine_calls import log_of
 from executions.runner.lease import LEASE
 from telemetry import metrics
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 RowT = TypeVar("RowT", bound=Model)
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
 
 
-def admit(tight: queue.Limits, scopes: queue.LimitScopes, caller: Caller) -> bool:
+def admit(tight: queue.Limits, limits: queue.Limits, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
     queue.lock_admissions()
     has_room = queue.has_room(tight)
@@ -56,7 +54,7 @@ def admit(tight: queue.Limits, scopes: queue.LimitScopes, caller: Caller) -> boo
         _, is_more = queue.admit_batch()
         has_room = not is_more and queue.has_room(tight)
     if has_room:
-        remembered.take(scopes)
+        remembered.take(limits)
         return True
     _check_queue(caller)
     queue.may_be_queued.set()
@@ -80,10 +78,9 @@ class _Remembered:
         self._occupancy = queue.Occupancy()
         self._read_at = -math.inf
 
-    def take_unless_tight(self, scopes: queue.LimitScopes) -> queue.Limits:
+    def take_unless_tight(self, limits: queue.Limits) -> queue.Limits:
         """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
-        limits = scopes.limits
-        if not limits:
+        if not any(limits.values()):
             return {}
         if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
             self._look()
@@ -91,15 +88,15 @@ class _Remembered:
             tight = {
                 limit: most
                 for limit, most in limits.items()
-                if most - self._occupancy[limit] <= max(RESERVE, most // 2)
+                if most and most - self._occupancy[limit] <= max(RESERVE, most // 2)
             }
             if not tight:
-                self._occupancy.take(scopes)
+                self._occupancy.update(limits.keys())
         return tight
 
-    def take(self, scopes: queue.LimitScopes) -> None:
+    def take(self, limits: queue.Limits) -> None:
         with self._lock:
-            self._occupancy.take(scopes)
+            self._occupancy.update(limits.keys())
 
     def _look(self) -> None:
         """Several threads may count at the same time: a lock during the queries would stop them all."""
@@ -188,19 +185,16 @@ def create_execution(request: StartRequest) -> Execution:
     return prepare_execution(request)()
 
 
-def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    @wraps(step)
-    def counted(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return step(*args, **kwargs)
-        except refusals.StartRefused as refused:
-            metrics.calls_refused.labels(refused.reason).inc()
-            raise
-
-    return counted
+@contextlib.contextmanager
+def _counting_refusals() -> Iterator[None]:
+    try:
+        yield
+    except refusals.StartRefused as refused:
+        metrics.calls_refused.labels(refused.reason).inc()
+        raise
 
 
-@_counting_refusals
+@_counting_refusals()
 def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
     """The part of `create_execution` that must not run in a transaction, which would keep the rows of rates
     from other processes. The function that it returns is the rest.
@@ -225,7 +219,7 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     return partial(_answer_or_find, request, workflow, digest, holder, written)
 
 
-@_counting_refusals
+@_counting_refusals()
 def _answer_or_find(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, written: StartRequest
 ) -> Execution:
@@ -403,10 +397,10 @@ def _record(
     is_cached: bool,
     approval: tuple[approvals.Need, approvals.Binding, StandingApproval] | None = None,
 ) -> Execution:
-    now, scopes = timezone.now(), queue.LimitScopes.of(workflow, request.caller.key)
-    tight = remembered.take_unless_tight(scopes)
+    now, limits = timezone.now(), queue.limits_on(workflow, request.caller.key)
+    tight = remembered.take_unless_tight(limits)
     with transaction.atomic() if tight or is_cached or approval else contextlib.nullcontext():
-        admitted = not tight or admit(tight, scopes, request.caller)
+        admitted = not tight or admit(tight, limits, request.caller)
         starts_at_once = admitted and bool(holder)
         execution = new_execution(
             request,

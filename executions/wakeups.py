@@ -4,7 +4,6 @@ import math
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -16,43 +15,41 @@ from loguru import logger
 
 from executions.models import Execution, State
 
-_Places = dict[uuid.UUID, Counter[tuple[asyncio.AbstractEventLoop, asyncio.Event]]]
-_waiting: _Places = {}
-_looking_on: _Places = {}
+_woken: dict[uuid.UUID, list[tuple[asyncio.AbstractEventLoop, asyncio.Event, bool]]] = {}
 _changing = threading.Lock()  # A process has several event loops, each in its own thread
 
 
 @contextlib.contextmanager
-def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, looks_on: bool = False) -> Iterator[None]:
-    """Have `event` set at each change by this process; with `looks_on` it does not count as waiting."""
-    places, mine = _looking_on if looks_on else _waiting, (asyncio.get_running_loop(), event)
+def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, observer: bool = False) -> Iterator[None]:
+    """Have `event` set at each change by this process; an observer does not count as waiting."""
+    mine = (asyncio.get_running_loop(), event, observer)
     with _changing:
-        places.setdefault(execution_id, Counter())[mine] += 1
+        _woken.setdefault(execution_id, []).append(mine)
     try:
         yield
     finally:
         with _changing:
-            places[execution_id] -= Counter({mine: 1})
-            if not places[execution_id]:
-                del places[execution_id]
+            _woken[execution_id].remove(mine)
+            if not _woken[execution_id]:
+                del _woken[execution_id]
 
 
 def wake(execution_id: uuid.UUID) -> bool:
     """From any thread. Returns whether a request of this process waits for it."""
     with _changing:
-        waiting = tuple(_waiting.get(execution_id, ()))
-        looking_on = tuple(_looking_on.get(execution_id, ()))
-    for loop, event in (*waiting, *looking_on):
+        woken = tuple(_woken.get(execution_id, ()))
+    for loop, event, _ in woken:
         # The loop may be closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(event.set)
-    return bool(waiting)
+    return not all(is_observer for *_, is_observer in woken)
 
 
 def has_other_waiters(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
     """Whether a request of this process waits for it, other than the one that `event` wakes."""
     with _changing:
-        return any(other is not event for _, other in _waiting.get(execution_id, ()))
+        woken = _woken.get(execution_id, ())
+        return any(other is not event and not is_observer for _, other, is_observer in woken)
 
 
 class Waits:

@@ -220,7 +220,7 @@ def describe_resolution(execution: Execution) -> dict[str, Any]:
         traces = run_without_connection(engine_runs.find_traces(at_hand))
     except engine_runs.EngineSilent:
         # The source's settings are unusable: naming a run then shows why it cannot be looked up.
-        traces = engine_runs.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
+        traces = engine_runs.StartEvidence(run_may_be_named=True, run_may_be_missing=False, key="")
     return {
         "key": traces.key,
         "run_id_form": RunIdForm() if traces.run_may_be_named else None,

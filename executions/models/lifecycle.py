@@ -74,16 +74,16 @@ class Execution(Transitions):
         free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
         free |= models.Q(lease_holder=holder)
         queued = models.Q(state=State.PENDING, admitted_at=None)
-        return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
+        return self._transition(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
 
     def release_lease(self, *, holder: str) -> bool:
         """Release the lease; a worker continues at `next_attempt_at`."""
-        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
+        return self._transition(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
     def begin_start(self, *, when: models.Q | None = None) -> bool:
         """Only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
-        return self._move([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
+        return self._transition([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
 
     def postpone_start(
         self,
@@ -95,7 +95,7 @@ class Execution(Transitions):
     ) -> bool:
         """Back to PENDING: the engine has certainly not started it. `unsure`: still STARTING, because it may
         have been started; sending it again will show."""
-        return self._move(
+        return self._transition(
             [State.STARTING],
             ("start_unknown" if unsure else "start_postponed", why),
             ours=True,
@@ -105,7 +105,7 @@ class Execution(Transitions):
             attempts=self.attempts + 1,
         )
 
-    def look_again(
+    def schedule_run_lookup(
         self,
         *,
         next_attempt_at: datetime,
@@ -115,7 +115,7 @@ class Execution(Transitions):
     ) -> bool:
         """Still STARTING: the engine is asked again for a run with the execution's key."""
         first = self.looked_up_since is None
-        return self._move(
+        return self._transition(
             [State.STARTING],
             *([("looked_up", why)] if first or found_nothing else []),
             ours=True,
@@ -132,7 +132,7 @@ class Execution(Transitions):
 
     def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
         now = timezone.now()
-        moved = self._move(
+        moved = self._transition(
             [State.STARTING],
             _started_event(started.run_id),
             payload={"start_answer": started.raw},
@@ -173,7 +173,7 @@ class Execution(Transitions):
         """An unconfirmed start did happen; a timeout that has passed restarts. `started`: a late answer."""
         now = timezone.now()
         restarted = now + timedelta(seconds=self.timeout_seconds)
-        return self._move(
+        return self._transition(
             [State.UNCONFIRMED],
             ("confirmed", f"{by}: the engine runs it as {run_id}."),
             payload=None if started is None else {"start_answer": started.raw},
@@ -193,7 +193,7 @@ class Execution(Transitions):
     def confirm_ran(self, output: Any, *, by: str) -> bool:
         """An administrator found that an unconfirmed start ran to its end. `output` None: not known."""
         event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
-        return self._move(
+        return self._transition(
             [State.UNCONFIRMED],
             (State.COMPLETED.value, event),
             payload=payload,
@@ -205,7 +205,7 @@ class Execution(Transitions):
 
     def confirm_not_started(self, *, by: str) -> bool:
         why = f"{by}: the engine did not start it."
-        return self._move(
+        return self._transition(
             [State.UNCONFIRMED],
             (State.FAILED.value, why),
             state=State.FAILED,
@@ -215,7 +215,7 @@ class Execution(Transitions):
         )
 
     def mark_unconfirmed(self, why: str, *, answer: dict[str, Any] | None = None) -> bool:
-        return self._move(
+        return self._transition(
             [State.STARTING],
             ("unconfirmed", why),
             payload={"start_answer": answer} if answer else None,
@@ -228,7 +228,7 @@ class Execution(Transitions):
 
     def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION, polled: bool = False) -> bool:
         """The run may continue at the engine, which can no longer be asked about it."""
-        return self._move(
+        return self._transition(
             [State.RUNNING],
             ("unconfirmed", why),
             ours=True,
@@ -265,7 +265,7 @@ class Execution(Transitions):
         now = timezone.now()
         news = self.news_in(snapshot, now)
         noted = {"progress_noted_at": now} if news else {}
-        moved = self._move(
+        moved = self._transition(
             [State.STARTING],
             *([("progress", news)] if news else []),
             ours=True,
@@ -277,7 +277,7 @@ class Execution(Transitions):
 
     def ask_caller(self, asked: InputRequest, message: str) -> bool:
         """It waits for input. Its result depends on the caller's answers, and so answers no other call."""
-        return self._move(
+        return self._transition(
             [State.STARTING],
             ("asked", message),
             ours=True,
@@ -288,7 +288,7 @@ class Execution(Transitions):
 
     def stop_asking(self, *events: Event) -> bool:
         """The run has its answers or no longer needs them."""
-        return self._move([State.STARTING], *events, input_request=None, progress_message="")
+        return self._transition([State.STARTING], *events, input_request=None, progress_message="")
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
@@ -334,7 +334,7 @@ class Execution(Transitions):
         )
         free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
         planned = models.Q(next_attempt_at__gt=now, attempts=0)
-        return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
+        return self._transition([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
     def report_end(self) -> bool:
         """The engine's webhook reported its end: poll now, or once the start is recorded. False: it is not
@@ -348,7 +348,7 @@ class Execution(Transitions):
         due = models.Case(models.When(is_planned, then=now), default=models.F("next_attempt_at"))
         is_first = self.end_reported_at is None and self.state == State.RUNNING
         events = [("end_reported", "The engine's webhook reported its end.")] if is_first else []
-        return self._move(running, *events, when=is_new, end_reported_at=now, next_attempt_at=due)
+        return self._transition(running, *events, when=is_new, end_reported_at=now, next_attempt_at=due)
 
     def _plan(
         self,
@@ -369,13 +369,13 @@ class Execution(Transitions):
         if release:
             changes |= NO_LEASE
         due = RawSQL(planned, parameters)  # noqa: S611 - of constants
-        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
+        moved = self._transition([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
         if moved:
             self.next_attempt_at = next_attempt_at
         return moved
 
     def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
-        return self._move(
+        return self._transition(
             ACTIVE,
             *([("internal_error", why)] if self.attempts == 0 else []),
             ours=True,
@@ -421,7 +421,7 @@ class Execution(Transitions):
     def request_cancel(self, by: str) -> bool:
         """Record the request; the lease holder cancels at the engine."""
         now = timezone.now()
-        return self._move(
+        return self._transition(
             ACTIVE,
             ("cancel_requested", f"{by} asked for it."),
             when=models.Q(cancel_requested_at=None),
@@ -432,7 +432,7 @@ class Execution(Transitions):
 
     def cancel_queued(self, by: str) -> bool:
         why = f"{by} cancelled it in the queue."
-        return self._move(
+        return self._transition(
             [State.PENDING],
             (State.CANCELLED.value, why),
             when=models.Q(admitted_at=None),
@@ -446,7 +446,7 @@ class Execution(Transitions):
         now = timezone.now()
         # An approved one also waited for its approval.
         waited = "" if self.approval_hash else f" after {(now - self.created_at).total_seconds():.1f} s"
-        return self._move(
+        return self._transition(
             [State.PENDING],
             ("admitted", f"Admitted{waited} in the queue."),
             when=models.Q(admitted_at=None),
@@ -457,7 +457,7 @@ class Execution(Transitions):
 
     def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
         state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
-        return self._move(
+        return self._transition(
             [State.PENDING],
             (state.value, why),
             when=models.Q(admitted_at=None),
@@ -467,12 +467,14 @@ class Execution(Transitions):
     def hold_for_approval(self, why: str, *, approval_hash: str) -> bool:
         """Out of the queue. Its result is not cached."""
         out = {"state": State.UNAPPROVED, "admitted_at": None, "cache_key": "", **NO_LEASE}
-        return self._move([State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out)
+        return self._transition(
+            [State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out
+        )
 
     def approve(self, why: str) -> bool:
         """Into the queue; its timeout starts again when it is admitted."""
         now = timezone.now()
-        return self._move(
+        return self._transition(
             [State.UNAPPROVED],
             ("approved", why),
             state=State.PENDING,
@@ -485,11 +487,11 @@ class Execution(Transitions):
         if cancelled_by:
             asked = {"cancel_requested_at": timezone.now(), "cancel_requested_by": cancelled_by[:255]}
         ended = self._end(state, kind=kind, why=why, snapshot=None)
-        return self._move([State.UNAPPROVED], (state.value, why), **asked, **ended)
+        return self._transition([State.UNAPPROVED], (state.value, why), **asked, **ended)
 
     def mark_overdue(self) -> bool:
         """Its timeout passed while it runs: it is cancelled next, with a grace period."""
-        return self._move(
+        return self._transition(
             [State.RUNNING],
             ("overdue", f"Its timeout of {self.timeout_seconds} s has passed; it will be cancelled."),
             when=models.Q(overdue_since=None),
@@ -498,7 +500,7 @@ class Execution(Transitions):
         )
 
     def mark_cancel_sent(self) -> bool:
-        return self._move(
+        return self._transition(
             [State.RUNNING],
             ("cancel_sent", "The engine was asked to cancel the run."),
             cancel_sent_at=timezone.now(),
@@ -506,11 +508,13 @@ class Execution(Transitions):
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
-        return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
+        return self._transition(
+            [State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now()
+        )
 
     def mark_cancel_refused(self, why: str) -> bool:
         """The engine refused; it is not asked again."""
-        return self._move(
+        return self._transition(
             [State.RUNNING],
             ("cancel_refused", why),
             cancel_sent_at=timezone.now(),
@@ -519,7 +523,7 @@ class Execution(Transitions):
 
     def mark_not_cancellable(self, why: str) -> bool:
         """Nothing was sent: the engine cannot cancel runs, or its settings are unusable."""
-        return self._move(
+        return self._transition(
             ACTIVE,
             ("not_cancelled", why),
             when=models.Q(cancel_refusal=""),
@@ -530,7 +534,7 @@ class Execution(Transitions):
         """Take over an execution whose caller left without its result; not one cancelled before it ended."""
         abandoned = models.Q(awaited_until__lt=timezone.now())
         wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
-        return self._move(
+        return self._transition(
             [state for state in State if state != State.CANCELLED],
             ("reattached", "The caller repeated the call, which takes over this execution."),
             when=abandoned & wanted,
@@ -538,13 +542,13 @@ class Execution(Transitions):
         )
 
     def mark_answered(self) -> bool:
-        return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
+        return self._transition(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
 
     def mark_unanswered(self, why: str = "") -> bool:
         """The waiting caller left without an answer; `why` goes into the timeline."""
         gone = [("caller_gone", why)] if why else []
         # So early that neither the end of the run nor a concurrent renewal counts it as awaited.
-        return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
+        return self._transition(State, *gone, awaited_until=timezone.now() - LONG_PAST)
 
 
 def log_progress(execution: Execution, news: str) -> None:

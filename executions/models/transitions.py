@@ -100,7 +100,7 @@ class Transitions(ExecutionRecord):
         kind = ErrorKind.CONFIGURATION if needs_operator else ErrorKind.EXECUTION
         is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED and not why
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
-            moved = self._move(
+            moved = self._transition(
                 allowed,
                 *events,
                 *(_lines_of(_aftermath_of(snapshot)) if state == State.FAILED else ()),
@@ -127,7 +127,7 @@ class Transitions(ExecutionRecord):
     ) -> bool:
         """`polled`: a poll shows the end."""
         told = {} if snapshot is None else {**_result_of(snapshot), "status_answer": snapshot.raw}
-        return self._move(
+        return self._transition(
             allowed,
             *_lines_of(aftermath),
             (state.value, why),
@@ -166,7 +166,7 @@ class Transitions(ExecutionRecord):
         unless_past = "CASE WHEN awaited_until > %s THEN NULL ELSE awaited_until END"
         return {"awaited_until": RawSQL(unless_past, [adapt_time(now)])}  # noqa: S611 - names
 
-    def _move(
+    def _transition(
         self,
         allowed: Iterable[str],
         *events: Event,
@@ -196,7 +196,7 @@ class Transitions(ExecutionRecord):
         if when is None:
             moved = change_and(self._update(allowed, changes, ours=ours), *others)
         else:
-            moved = self._move_when(when, allowed, changes, others)
+            moved = self._transition_when(when, allowed, changes, others)
         if not moved:
             return False
         _keep_before(self)
@@ -219,7 +219,7 @@ class Transitions(ExecutionRecord):
             parameters.append(self.lease_holder)
         return update(type(self), changes, condition, parameters)
 
-    def _move_when(
+    def _transition_when(
         self, when: models.Q, allowed: Iterable[str], changes: Mapping[str, Any], others: Sequence[Statement]
     ) -> bool:
         matching = type(self)._default_manager.filter(when, pk=self.pk, state__in=list(allowed))

@@ -44,6 +44,16 @@ def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
     return capabilities_for(connector, execution.run.workflow)
 
 
+async def read_capabilities(execution: Execution) -> Capabilities:
+    """Raises ConnectorError."""
+
+    async def read() -> Capabilities:
+        async with connector_of(execution) as connector:
+            return capabilities_of(connector, execution)
+
+    return await ask(read(), seconds=READ_SECONDS, otherwise=Unreachable)
+
+
 async def ask(
     call: Awaitable[Answer],
     *,

@@ -106,7 +106,7 @@ TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class PollResult:
     snapshot: RunSnapshot
     interval: timedelta
 
@@ -126,30 +126,30 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
             capabilities = capabilities_of(connector, execution)
             refusal = await _send_its_end(connector, execution, capabilities)
             if waited_for and capabilities.can_wait:
-                look = await _wait(connector, execution, until=_next_turn(execution, capabilities))
+                result = await _wait(connector, execution, until=_next_turn(execution, capabilities))
             else:
-                look = await _poll(connector, execution, waited_for=waited_for)
+                result = await _poll(connector, execution, waited_for=waited_for)
     except ConnectorError as error:
         metrics.polls.labels(error_name(error)).inc()
         await record(_record_failed_poll, execution, error, capabilities, release=release)
         return
-    if isinstance(look, datetime):
-        await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
+    if isinstance(result, datetime):
+        await record(execution.wait_for_next_poll, next_attempt_at=result, release=release)
         return
     if refusal:
         await run_in_database(execution.mark_cancel_refused, refusal)
     metrics.polls.labels("ok").inc()
     if poll_outages.end(execution):
         await run_in_database(list_again_after_outage, execution.source_name)
-    if release and _goes_on(execution, look.snapshot, look.interval):
+    if release and _goes_on(execution, result.snapshot, result.interval):
         # Whole seconds, so that many rows share one statement.
-        seconds = ceil(look.interval.total_seconds())
-        await record_together(record_polls, (execution, look.snapshot), seconds=seconds)
+        seconds = ceil(result.interval.total_seconds())
+        await record_together(record_polls, (execution, result.snapshot), seconds=seconds)
     else:
-        await record(_record_snapshot, execution, look, capabilities, release=release)
+        await record(_record_snapshot, execution, result, capabilities, release=release)
 
 
-async def _poll(connector: Connector, execution: Execution, *, waited_for: bool) -> _Look | datetime:
+async def _poll(connector: Connector, execution: Execution, *, waited_for: bool) -> PollResult | datetime:
     """The engine's answer, or when it may next be asked."""
     capabilities = capabilities_of(connector, execution)
     if execution.polled_at is not None:
@@ -160,10 +160,10 @@ async def _poll(connector: Connector, execution: Execution, *, waited_for: bool)
             return not_before
     poll = connector.poll(execution.run)
     snapshot = await ask(poll, seconds=READ_SECONDS, otherwise=Unreachable, returns=RunSnapshot)
-    return _Look(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))
+    return PollResult(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))
 
 
-async def _wait(connector: Connector, execution: Execution, *, until: datetime) -> _Look | datetime:
+async def _wait(connector: Connector, execution: Execution, *, until: datetime) -> PollResult | datetime:
     """Wait at the engine for the run's end, until progress is due or the record changes."""
     asked_at = timezone.now()
     age = (asked_at - (execution.started_at or execution.created_at)).total_seconds()
@@ -180,7 +180,7 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
     )
     waiting.add_done_callback(lambda _: changed.set())
     try:
-        with woken_by(execution.pk, changed, looks_on=True):
+        with woken_by(execution.pk, changed, observer=True):
             await changed.wait()
     finally:
         was_heard = waiting.done()
@@ -189,7 +189,7 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
         return timezone.now()
     # A connector that does not really wait must not be called in a tight loop.
     shortest = timedelta(seconds=capabilities_of(connector, execution).min_poll_seconds)
-    return _Look(waiting.result(), max(timedelta(), shortest - (timezone.now() - asked_at)))
+    return PollResult(waiting.result(), max(timedelta(), shortest - (timezone.now() - asked_at)))
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
@@ -305,8 +305,10 @@ def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -
     )
 
 
-def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabilities, *, release: bool) -> None:
-    snapshot, given_up_at = look.snapshot, _given_up_at(execution, capabilities)
+def _record_snapshot(
+    execution: Execution, result: PollResult, capabilities: Capabilities, *, release: bool
+) -> None:
+    snapshot, given_up_at = result.snapshot, _given_up_at(execution, capabilities)
     if snapshot.state == RunState.CANCELLED and _is_ended_by_timeout(execution):
         done = "cancelled" if execution.terminate_sent_at is None else "terminated"
         record_timeout(execution, f"and was {done} at the engine.", snapshot=snapshot)
@@ -330,7 +332,7 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
             execution, f"and the engine has not {tried} it: it may still be running there.", snapshot=snapshot
         )
     else:
-        planned = min(timezone.now() + look.interval, _next_turn(execution, capabilities))
+        planned = min(timezone.now() + result.interval, _next_turn(execution, capabilities))
         execution.record_poll(snapshot, next_attempt_at=planned, release=release)
 
 

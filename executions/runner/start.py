@@ -1,4 +1,4 @@
-"""Starting a run at the engine: once, again if that cannot create a second run, or by finding a lost one."""
+"""Starts a run exactly once: retries only idempotent starts, otherwise looks the run up."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,6 @@ from catalogue.database import after_commit, run_in_database
 from catalogue.models import Workflow
 from connectors.errors import (
     ConnectorError,
-    Misconfigured,
     NotFound,
     OutcomeUnknown,
     Rejected,
@@ -45,10 +44,10 @@ from executions.runner.engine_calls import (
     READ_SECONDS,
     START_SECONDS,
     ask,
-    capabilities_of,
     connector_of,
     log_of,
     next_try_after,
+    read_capabilities,
 )
 from executions.runner.follow import log_end, record_timeout
 from executions.runner.lease import LEASE
@@ -88,7 +87,7 @@ async def start_again(execution: Execution) -> None:
             await _send_start(execution, arguments, again=True)
     elif await can_be_looked_up(execution):
         if (found := await look_up(execution)) is not None:
-            await _keep(execution, found)
+            await record_start_with_retry(execution, found)
     else:
         await run_in_database(_record_unconfirmed, execution, why_not)
 
@@ -128,7 +127,7 @@ async def _send_start(
         execution.raised = error
         await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
     else:
-        await _keep(execution, started, first_poll, sent_at=sent_at)
+        await record_start_with_retry(execution, started, first_poll, sent_at=sent_at)
 
 
 def _send(
@@ -184,7 +183,7 @@ def _seconds_left(execution: Execution) -> float:
     return max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
 
 
-async def _keep(
+async def record_start_with_retry(
     execution: Execution,
     started: Started,
     first_poll: timedelta = FIRST_POLL,
@@ -214,7 +213,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
     if worth_it and not unsure and again_at < execution.deadline_at:
         await run_in_database(execution.postpone_start, **postponed)
         log_of(execution).warning("Start postponed: {}", error.message)
-    elif worth_it and unsure and await _starts_are_idempotent(execution):
+    elif worth_it and unsure and (await _known_capabilities(execution)).idempotent_start:
         await run_in_database(execution.postpone_start, **postponed, unsure=True)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
@@ -249,7 +248,7 @@ async def _why_not_again(execution: Execution) -> str:
         return "the source's settings were changed before this could be determined."
     if await run_in_database(lacks_approval, execution):
         return "it now lacks an approval."
-    if not await _starts_are_idempotent(execution):
+    if not (await _known_capabilities(execution)).idempotent_start:
         return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
 
@@ -266,14 +265,6 @@ def switched_off(workflow: Workflow, door: str) -> str:
     if not workflow.enabled and door != Execution.Door.ADMIN:
         return "the workflow was disabled"
     return "" if workflow.missing_since is None else "the engine no longer lists the workflow"
-
-
-async def _starts_are_idempotent(execution: Execution) -> bool:
-    try:
-        async with connector_of(execution) as connector:
-            return capabilities_of(connector, execution).idempotent_start
-    except Misconfigured:
-        return False
 
 
 def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
@@ -371,7 +362,7 @@ async def await_start(
     task = asyncio.create_task(start(heard.append, asker))
     task.add_done_callback(lambda _: changed.set())
     try:
-        with woken_by(execution.pk, changed, looks_on=True):
+        with woken_by(execution.pk, changed, observer=True):
             while not task.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -426,16 +417,15 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 async def can_be_looked_up(execution: Execution) -> bool:
     # Perhaps another engine, or another header.
-    if _settings_changed_since(execution):
-        return False
+    return not _settings_changed_since(execution) and (await _known_capabilities(execution)).can_find_runs
+
+
+async def _known_capabilities(execution: Execution) -> Capabilities:
+    """None of them if the settings cannot be used or the connector fails."""
     try:
-        async with connector_of(execution) as connector:
-            return capabilities_of(connector, execution).can_find_runs
-    except Misconfigured:
-        return False
-    except Exception:  # noqa: BLE001 - said in the next line
-        log_of(execution).exception("A connector failed unexpectedly")
-        return False
+        return await read_capabilities(execution)
+    except ConnectorError:
+        return Capabilities()
 
 
 async def look_up(execution: Execution) -> Started | None:
@@ -486,7 +476,7 @@ def input_of(execution: Execution) -> dict[str, Any]:
 
 def _begin_to_look_up(execution: Execution, error: ConnectorError) -> None:
     log_of(execution).warning("Start of unknown outcome, to be looked up: {}", error.message)
-    execution.look_again(
+    execution.schedule_run_lookup(
         next_attempt_at=_next_look(execution),
         why=f"It is not known whether the run was started: {error.message}",
         answer=error.details,
@@ -503,7 +493,7 @@ def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None
         )
         log_of(execution).warning("Start unconfirmed: the lookup does not find a run that exists")
     elif not _looked_enough(execution):
-        execution.look_again(
+        execution.schedule_run_lookup(
             next_attempt_at=_next_look(execution),
             why=f"{why} The start may still be on its way.",
             found_nothing=True,
@@ -520,7 +510,7 @@ def _record_unanswered_look(execution: Execution, error: ConnectorError) -> None
         execution.mark_unconfirmed(why)
         log_of(execution).warning("Start unconfirmed: {}", error.message)
     else:
-        execution.look_again(next_attempt_at=_next_look(execution, error), why=error.message)
+        execution.schedule_run_lookup(next_attempt_at=_next_look(execution, error), why=error.message)
 
 
 def _looked_enough(execution: Execution) -> bool:

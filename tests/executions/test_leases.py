@@ -94,7 +94,7 @@ def test_a_step_that_takes_longer_than_its_lease_keeps_it(engine: WireEngine, ru
     assert engine.count("status") == 1
 
 
-async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflow: Workflow) -> None:
+async def test_of_a_batch_each_execution_is_renewals_as_long_as_its_own_step(workflow: Workflow) -> None:
     """B8: one whose step broke off is free again though others, claimed with it, take their time."""
     for _ in range(2):
         await in_database(make_active, workflow, State.RUNNING)
@@ -114,7 +114,7 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
         assert not await in_database(is_held, quick)
 
 
-async def test_an_execution_is_kept_until_the_last_of_its_steps_ends(running: Execution) -> None:
+async def test_an_execution_is_renewals_until_the_last_of_its_steps_ends(running: Execution) -> None:
     """B8."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     with renewing_lease(claimed.pk, holder=claimed.lease_holder):
@@ -144,7 +144,7 @@ async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running: Exe
         await until(lambda: is_held(claimed), "it is renewed")
 
 
-async def test_whoever_waits_is_kept_as_waiting(running: Execution) -> None:
+async def test_whoever_waits_is_renewals_as_waiting(running: Execution) -> None:
     """B8: and somebody else, who holds it without waiting, says nothing of that."""
     soon = timezone.now() + timedelta(seconds=10)
     await in_database(Execution.objects.update, awaited_until=soon)
@@ -168,7 +168,7 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
             await until(lambda: is_held(claimed), "it is renewed")
             (renewing,) = asyncio.all_tasks() - before
         await asyncio.wait({renewing})
-    assert asyncio.all_tasks() == before and not lease._kept
+    assert asyncio.all_tasks() == before and not lease._renewals
 
 
 # The dead.

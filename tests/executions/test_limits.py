@@ -16,7 +16,7 @@ from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
 from executions import starting
 from executions.models import Execution, State
-from executions.queue import LimitScopes, admit_queued, may_be_queued
+from executions.queue import admit_queued, limits_on, may_be_queued
 from executions.starting import create_execution, forget_admissions
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, until
@@ -237,8 +237,8 @@ def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, 
     for one, caller, state in rows:
         make_execution(one, caller=caller, state=state)
     occupancy = read_occupancy()
-    scopes = LimitScopes.of(Workflow.objects.select_related("source").get(pk=workflow.pk), "token:1")
-    for room in scopes.all:
+    limits = limits_on(Workflow.objects.select_related("source").get(pk=workflow.pk), "token:1")
+    for room in limits:
         assert not has_room({room: occupancy[room]})
         assert has_room({room: occupancy[room] + 1})
-    assert [occupancy[room] for room in scopes.all] == [12, 6, 6, 6]
+    assert [occupancy[room] for room in limits] == [12, 6, 6, 6]

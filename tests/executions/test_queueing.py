@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from catalogue.models import Workflow
+from catalogue.models import Source, Workflow
 from executions.models import Execution
-from executions.queue import LimitScopes, Occupancy, Waiting, choose
+from executions.queue import Occupancy, Waiting, choose, limits_on
 from executions.refusals import Busy
 from executions.starting import create_execution
 from tests.executions.held import HeldRuns
@@ -95,18 +95,17 @@ def test_a_newcomer_gets_the_place_that_is_left_over(workflow: Workflow, configu
     assert not read(first).is_queued
 
 
-PLACES = {
-    "a": LimitScopes(caller="a", workflow=1, source=1),
-    "b": LimitScopes(caller="b", workflow=1, source=1),
-}
+def waiting(key: Any, caller: str, *, workflow: int = 1, limit: int | None = None) -> Waiting:
+    called = Workflow(pk=workflow, source=Source(pk=1), max_concurrent=limit)
+    return Waiting(key, caller, limits_on(called, caller))
 
 
-def chosen(order: str, *, room: int, running: str = "", limits: dict[str, int] | None = None) -> str:
+def chosen(order: str, *, room: int, running: str = "") -> str:
     """Whose turn it is, as letters; `order` names the callers of who waits."""
     occupancy = Occupancy()
     for caller in running:
-        occupancy.take(PLACES[caller])
-    queue = [Waiting(n, PLACES[caller]) for n, caller in enumerate(order)]  # type: ignore[arg-type]
+        occupancy.update(waiting(0, caller).limits.keys())
+    queue = [waiting(n, caller) for n, caller in enumerate(order)]
     choice = choose(queue, occupancy, at_most=room)
     return "".join(order[key] for key in choice.chosen)  # type: ignore[index]
 
@@ -131,9 +130,8 @@ def test_the_caller_with_the_fewest_running_comes_next_and_then_the_oldest(
 
 def test_who_waits_for_a_full_room_is_passed_by(configured: Any) -> None:
     configured(max_concurrent_executions=10, max_concurrent_per_caller=2)
-    slow = [LimitScopes(caller="a", workflow=1, workflow_limit=1, source=1) for _ in range(3)]
-    quick = [LimitScopes(caller="a", workflow=2, source=1) for _ in range(3)]
-    queue = [Waiting(n, place) for n, place in enumerate([*slow, *quick])]  # type: ignore[arg-type]
+    slow = [waiting(n, "a", limit=1) for n in range(3)]
+    queue = [*slow, *(waiting(n, "a", workflow=2) for n in range(3, 6))]
     choice = choose(queue, Occupancy(), at_most=9)
     assert choice.chosen == [0, 3]
     assert not choice.is_cut

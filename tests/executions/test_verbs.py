@@ -91,8 +91,11 @@ VERBS = {
     "finish_start (cancelled)": Verb(
         lambda e: e.finish_start(STARTED, CANCELLED), (State.STARTING,), State.CANCELLED, "started cancelled"
     ),
-    "look_again": Verb(
-        lambda e: e.look_again(next_attempt_at=SOON, why="silence"), (State.STARTING,), None, "looked_up"
+    "schedule_run_lookup": Verb(
+        lambda e: e.schedule_run_lookup(next_attempt_at=SOON, why="silence"),
+        (State.STARTING,),
+        None,
+        "looked_up",
     ),
     "conclude_not_started": Verb(
         lambda e: e.conclude_not_started("no run"), (State.STARTING,), State.FAILED, "failed"
