@@ -142,10 +142,10 @@ class DirectAnswers:
     async def answer(self, request: ListingRequest, access: Access) -> DirectAnswer | None:
         """None for an invalid cursor, which the SDK reports."""
         try:
-            closed_page = await self._lists.closed_page(access, request.version, request.cursor)
+            page_json = await self._lists.page_json(access, request.version, request.cursor)
         except MCPError:
             return None
-        return DirectAnswer(request, closed_page)
+        return DirectAnswer(request, page_json)
 
     def recall(self, scope: Scope, first: Message) -> DirectAnswer | None:
         """The answer to a request seen before, if all it needs is in memory and fresh. `first`: the message
@@ -158,10 +158,10 @@ class DirectAnswers:
         if request is None or view is None:
             return None
         try:
-            closed_page = self._lists.recall(view, request.cursor)
+            page_json = self._lists.recall(view, request.cursor)
         except MCPError:
             return None
-        return None if closed_page is None else DirectAnswer(request, closed_page)
+        return None if page_json is None else DirectAnswer(request, page_json)
 
 
 @dataclass(frozen=True)
