@@ -7,12 +7,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from django.db import DatabaseError, InterfaceError
 from django.utils.text import capfirst
@@ -41,29 +40,12 @@ NOTHING: Workflows = MappingProxyType({})
 Rule = TypeVar("Rule", bound=ChoosingRule)
 
 
-class LightWorkflow(NamedTuple):
-    """What filters and rules read of a workflow, in a sixth of the time that an instance takes."""
-
-    pk: int
-    source: Source
-    tool_name: str
-    name: str
-    upstream_id: str
-    category: str
-    tags: list[str]
-    tags_override: list[str] | None
-    enabled: bool
-    missing_since: datetime | None
-
-    @property
-    def shown_tags(self) -> list[str]:
-        return self.tags if self.tags_override is None else self.tags_override
-
-
-LIGHT = LightWorkflow._fields[1:]
-AnyWorkflow = Workflow | LightWorkflow
-
-VALUE_OF: dict[str, Callable[[AnyWorkflow], str]] = {
+FILTERED_FIELDS = (
+    *("source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override"),
+    *("enabled", "missing_since"),
+)
+"""What filters and rules read of a workflow."""
+VALUE_OF: dict[str, Callable[[Workflow], str]] = {
     "name": attrgetter("name"),
     "id": attrgetter("upstream_id"),
     "category": attrgetter("category"),
@@ -78,38 +60,33 @@ class FilterChain(Generic[Rule]):
     workflow that reaches it, because its intended matches are unknown."""
 
     def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
-        self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
-        self._default = not any(rule.lets_through for rule in self._rules)
+        chosen = [rule for rule in filters if rule.enabled or not whether_enabled]
+        self._rules = [(rule, *_compiled(rule)) for rule in chosen]
+        self._default = not any(is_shown for _, is_shown, _ in self._rules)
 
-    def deciding_filter(self, workflow: AnyWorkflow) -> Rule | None:
-        return next((rule.filter for rule in self._rules if rule.matches(workflow)), None)
+    def deciding_filter(self, workflow: Workflow) -> Rule | None:
+        return next((rule for rule, _, matches in self._rules if matches(workflow)), None)
 
-    def lets_through(self, workflow: AnyWorkflow) -> bool:
+    def lets_through(self, workflow: Workflow) -> bool:
         # Each toolset checks each workflow, and `next` would take twice as long.
-        for rule in self._rules:
-            if rule.matches(workflow):
-                return rule.lets_through
+        for _, is_shown, matches in self._rules:
+            if matches(workflow):
+                return is_shown
         return self._default
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule(Generic[Rule]):
-    filter: Rule
-    lets_through: bool
-    matches: Callable[[AnyWorkflow], object]
-
-
-def _compiled(rule: Rule) -> _Rule[Rule]:
+def _compiled(rule: ChoosingRule) -> tuple[bool, Callable[[Workflow], object]]:
+    """Whether it shows the workflows that it matches, and its matcher."""
     try:
         matches = pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
     except ValueError as error:
         kind = capfirst(rule._meta.verbose_name)
         logger.warning("{} {} is unusable and hides every workflow that reaches it: {}", kind, rule.pk, error)
-        return _Rule(rule, lets_through=False, matches=lambda _: True)
+        return False, lambda _: True
     if rule.subject == "tag":
-        return _Rule(rule, rule.action == "include", lambda workflow: any(map(matches, workflow.shown_tags)))
+        return rule.action == "include", lambda workflow: any(map(matches, workflow.shown_tags))
     value_of = VALUE_OF.get(rule.subject, VALUE_OF["name"])
-    return _Rule(rule, rule.action == "include", lambda workflow: matches(value_of(workflow)))
+    return rule.action == "include", lambda workflow: matches(value_of(workflow))
 
 
 def enabled_filters() -> FilterChain[WorkflowFilter]:
@@ -125,7 +102,7 @@ class ExposedToolset:
     picked: Collection[int] = field(default=(), repr=False)
 
     @cached_property
-    def chooses(self) -> Callable[[AnyWorkflow], bool]:
+    def chooses(self) -> Callable[[Workflow], bool]:
         return _chooser(list(self.toolset.rules.all()), self.picked)
 
     @cached_property
@@ -341,7 +318,7 @@ def _read_features(runnable: Iterable[Workflow]) -> list[ServerFeature]:
     return sorted(features, key=attrgetter("served_as"))
 
 
-FEW = 500  # Rows to read by their keys; databases limit the parameters of a query
+MAX_KEYS = 500  # Of rows to read; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
@@ -354,7 +331,7 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
         if versions.get(key) == row.row_version and row.source is sources.get(row.source_id)
     }
     changed = versions.keys() - current.keys()
-    if not known or len(changed) > FEW:
+    if not known or len(changed) > MAX_KEYS:
         current, changed = {}, set()
     else:
         rows = rows.filter(pk__in=changed)
@@ -385,7 +362,7 @@ def choose(
     return _by_name(filter(_chooser(rules, picked), exposed))
 
 
-def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[AnyWorkflow], bool]:
+def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[Workflow], bool]:
     if not any(rule.enabled for rule in rules):
         return lambda workflow: workflow.pk in picked
     lets_through = FilterChain(rules).lets_through
@@ -436,7 +413,7 @@ class Explanation:
     deciding_filter: WorkflowFilter | None = None  # None: no filter matched, or none was reached
 
 
-def explain_exposure(workflow: AnyWorkflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
+def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
     if not workflow.source.enabled:
         return Explanation(Visibility.SOURCE_OFF)
     if workflow.missing_since is not None:
@@ -447,12 +424,13 @@ def explain_exposure(workflow: AnyWorkflow, chain: FilterChain[WorkflowFilter]) 
     return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
 
 
-def _light_workflows() -> Iterator[LightWorkflow]:
+def _light_workflows() -> Iterator[Workflow]:
     sources = Source.objects.only("name", "enabled").in_bulk()
-    for key, source_key, *values in Workflow.objects.order_by().values_list("pk", *LIGHT):
+    for workflow in Workflow.objects.order_by().only(*FILTERED_FIELDS):
         # The source may have been added after the query above.
-        if (source := sources.get(source_key)) is not None:
-            yield LightWorkflow(key, source, *values)
+        if (source := sources.get(workflow.source_id)) is not None:
+            workflow.source = source
+            yield workflow
 
 
 def count_switched(keys: Collection[int], *, enabled: bool) -> int:

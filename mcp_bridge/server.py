@@ -255,10 +255,10 @@ class _Bridge:
     ) -> dict[str, Any]:
         """Over HTTP, `McpEndpoint` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
-        closed_page = await self._server.tool_lists.closed_page(
+        page_json = await self._server.tool_lists.page_json(
             self.access_of(context), context.protocol_version, cursor
         )
-        listed: dict[str, Any] = json.loads(closed_page[:-1])
+        listed: dict[str, Any] = json.loads(page_json[:-1])
         return listed
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:

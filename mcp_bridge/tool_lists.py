@@ -204,7 +204,7 @@ class ToolList:
         """Raises MCPError for a bad cursor."""
         return page_bounds(self._positions, cursor, settings.CATALOGUE.page_size)
 
-    def closed_page(self, cursor: str | None) -> bytes:
+    def page_json(self, cursor: str | None) -> bytes:
         """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""
         begin, end, following = self.bounds_of(cursor)
         if (known := self.pages.get(begin)) is not None:
@@ -249,7 +249,7 @@ class ToolLists:
         self._lists: FIFOCache[View, ToolList] = FIFOCache(MAX_VIEWS)
         self._making = threading.Lock()  # A hundred requests at once have a list made once
 
-    async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
+    async def page_json(self, access: Access, version: str, cursor: str | None) -> bytes:
         view = View.at_once(access, version)
         if view is not None and (page := self.recall(view, cursor)) is not None:
             return page
@@ -277,7 +277,7 @@ class ToolLists:
     def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
         present = self.current(View.of(access, version, current_catalogue()))
         with self._making:
-            return present.closed_page(cursor)
+            return present.page_json(cursor)
 
 
 @dataclass(frozen=True, slots=True)

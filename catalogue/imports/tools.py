@@ -16,7 +16,7 @@ from pydantic import Field
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
-from catalogue.exposure import LIGHT, enabled_filters
+from catalogue.exposure import FILTERED_FIELDS, enabled_filters
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, authentication_of, why_hidden
 from catalogue.imports.pipeline import ToolsRefused, policy_for_new, stored_secrets
@@ -342,7 +342,7 @@ def store_layers(
         Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
     known = {workflow.upstream_id: workflow for workflow in added}
     others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
-    known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
+    known |= {workflow.upstream_id: workflow for workflow in others.only(*FILTERED_FIELDS)}
     chain, told = enabled_filters(), []
     for name, change in changes.items():
         workflow, note = known[name], ""

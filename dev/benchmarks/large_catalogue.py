@@ -83,7 +83,7 @@ def measure(base_url: str) -> dict[str, float]:
 
     def list_now() -> None:
         exposure.confirmed_catalogue()
-        lists.current(view).closed_page(None)
+        lists.current(view).page_json(None)
 
     def timed(act: Callable[[], object]) -> float:
         with stopwatch() as took:

@@ -104,7 +104,7 @@ class Making:
 
     async def ask(self, slug: str | None = None) -> bytes:
         access = Access(Caller(key="token:1", name="agent", toolset=slug), SCOPES)
-        return await self.lists.closed_page(access, VERSION, None)
+        return await self.lists.page_json(access, VERSION, None)
 
 
 async def test_many_requests_at_once_have_a_list_made_once():
