@@ -1,6 +1,4 @@
 import base64
-import binascii
-import contextlib
 import uuid
 from typing import Any
 
@@ -81,7 +79,6 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
 
 
 MOST_AT_A_TIME = 50
-BY = "created_at"
 
 
 def list_own_executions(
@@ -93,15 +90,13 @@ def list_own_executions(
         wanted = wanted.filter(state=state)
     if tool_name:
         wanted = wanted.filter(tool_name=tool_name)
-    return page_of(wanted, by=BY, limit=limit, cursor=cursor)
+    return page_of(wanted, by="created_at", limit=limit, cursor=cursor)
 
 
 def decode_base64(encoded: str) -> bytes | None:
     """Tolerates line breaks and missing padding, as clients do. Returns None for invalid base64."""
-    with contextlib.suppress(binascii.Error, ValueError):
-        return base64.b64decode(encoded, validate=True)
+    compact = "".join(encoded.split()).rstrip("=")
     try:
-        compact = "".join(encoded.split()).rstrip("=")
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None

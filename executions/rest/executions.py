@@ -319,8 +319,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         summary="Start a workflow",
         description="Without `wait_seconds` the answer comes at once and a worker starts the run; with it, "
         "as soon as the run is settled or the time is up, or at once while very many requests wait. The run "
-        "goes on either way: read the execution at `Location`. A cached result may answer at once; "
-        "`cached_at` says so.",
+        "goes on: read the execution at `Location`. A cached result may answer; `cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
@@ -380,11 +379,8 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     def cancel(self, request: Request, pk: str) -> Response:
         cancellation = run_without_connection(cancel_execution(pk, caller=shared.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
-        answer: dict[str, Any] = {
-            "outcome": cancellation.outcome.value,
-            "message": cancellation.message,
-            "execution": ExecutionDetailSerializer(execution).data,
-        }
+        shown: Any = ExecutionDetailSerializer(execution).data
+        answer = {"outcome": cancellation.outcome.value, "message": cancellation.message, "execution": shown}
         code = CANCEL_CODES.get(cancellation.outcome, status.HTTP_409_CONFLICT)
         if code == status.HTTP_409_CONFLICT:
             raise base.Refusal(code, cancellation.message, kind="execution", **answer)
@@ -393,10 +389,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     @extend_schema(
         operation_id="executions_resolve",
         summary="Resolve an unconfirmed execution",
-        description="Resolves a start whose answer was lost. If it ran, the engine is asked about the run, "
-        "which is then followed to its end; without `run_id`, for an engine that keeps no runs, such as an "
-        "HTTP API, it has completed, with the `output` that you give or none. If it did not run, it has "
-        "failed and is safe to call again. For administrators.",
+        description="The answer to its start was lost. If it ran, the engine is asked about the run, which "
+        "is then followed to its end; without `run_id`, for an engine that keeps no runs, it has completed, "
+        "with the `output` that you give. If it did not run, it has failed and is safe to call again.",
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
@@ -414,8 +409,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     @extend_schema(
         operation_id="executions_query",
         summary="Query a run",
-        description="Sends one of the queries that the workflow declares to a run that is in "
-        "progress or, if the engine still answers for it, has ended. It changes nothing.",
+        description="One that the workflow declares, while the engine answers for it. It changes nothing.",
         request=TalkSerializer,
         responses={200: AnswerSerializer, **REFUSALS},
     )
@@ -428,14 +422,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     @extend_schema(
         operation_id="executions_signal",
         summary="Signal a run",
-        description="Sends one of the signals that the workflow declares to a run in progress, once. The "
-        "answer is the execution's record; the effect of the signal shows later.",
+        description="One that the workflow declares, to a run in progress, once. Its effect shows later.",
         request=TalkSerializer,
-        responses={
-            200: ExecutionDetailSerializer,
-            **REFUSALS,
-            504: as_problem("The engine may have received the signal."),
-        },
+        responses={200: ExecutionDetailSerializer, **REFUSALS, 504: as_problem("It may have been received.")},
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:

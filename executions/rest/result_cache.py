@@ -2,7 +2,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.helpers import forced_singular_serializer
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -18,7 +18,7 @@ from executions.result_cache import cache_figures, clear_results
 WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
 
 
-class CacheFiguresSerializer(serializers.ModelSerializer[CacheUse]):
+class CacheFiguresSerializer(serializers.ModelSerializer[Any]):
     """The figures of the result cache, for all processes."""
 
     enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
@@ -42,10 +42,11 @@ class ClearSerializer(StrictSerializer):
     )
 
 
-class ClearedSerializer(serializers.Serializer[Any]):
-    success = serializers.BooleanField()
-    workflow = serializers.CharField(help_text="Its tool name; empty for all.")
-    entriesCleared = serializers.IntegerField()  # noqa: N815 - as the tool ClearCache answers
+CLEARED: dict[str, Any] = {  # As the tool ClearCache answers
+    "success": serializers.BooleanField(),
+    "workflow": serializers.CharField(help_text="Its tool name; empty for all."),
+    "entriesCleared": serializers.IntegerField(),
+}
 
 
 @extend_schema(tags=["Result cache"])
@@ -76,7 +77,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         summary="Clear the result cache",
         description="Of one workflow, or of all. Runs that began before are not cached either.",
         request=ClearSerializer,
-        responses={200: ClearedSerializer, 400: as_problem("There is no such workflow.")},
+        responses={200: inline_serializer("Cleared", CLEARED), 400: as_problem("There is no such workflow.")},
     )
     @action(detail=False, methods=["post"])
     def clear(self, request: Request) -> Response:

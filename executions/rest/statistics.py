@@ -82,7 +82,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     last_at = serializers.DateTimeField(help_text="When the last of them ended.")
 
 
-NUMBERS = [name for name in StatisticsSerializer().fields if hasattr(Figures, name)]
+NUMBERS = [name for name in StatisticsSerializer().get_fields() if hasattr(Figures, name)]
 
 
 @extend_schema_view(
