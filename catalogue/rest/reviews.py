@@ -168,7 +168,7 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
     only = django_filters.MultipleChoiceFilter(
         choices=[(kind, kind) for kind in KINDS],
-        method="filter_only",
+        method=lambda reviews, _, kinds: differing_only_in(reviews, kinds),
         label="Only these kinds of differences need a decision.",
     )
     kept = base.StrictBooleanFilter(
@@ -178,9 +178,6 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
         label="Turned down; without this parameter only what awaits a decision is listed.",
     )
     ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
-
-    def filter_only(self, reviews: QuerySet[Review], name: str, kinds: list[str]) -> QuerySet[Review]:
-        return differing_only_in(reviews, kinds)
 
 
 Decision = Callable[..., Decided]

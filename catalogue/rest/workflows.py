@@ -395,7 +395,9 @@ class WorkflowFilters(ExposureFilters):
         choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
     )
     offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
-    tag = SearchFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
+    tag = SearchFilter(
+        method=lambda rows, _, tag: rows.tagged(tag), label="Carries this tag, in any case of letters."
+    )
     search = SearchFilter(
         method="filter_search", label="Has this text in a name or description, or as its engine's id."
     )
@@ -411,9 +413,6 @@ class WorkflowFilters(ExposureFilters):
     ) -> QuerySet[Workflow]:
         ours, engines = Q(execution_type_override=value), Q(execution_type_override="", execution_type=value)
         return queryset.filter(ours | engines)
-
-    def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.tagged(value)
 
 
 class ToolFilters(ExposureFilters):
