@@ -3,12 +3,7 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema,
-    extend_schema_field,
-    extend_schema_view,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -197,10 +192,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
 
 
 REFUSED = base.as_problem("The engine changed it again, or no change is held.")
-DECIDED = {
-    200: DecidedSerializer,
-    404: base.as_problem("There is no such source; nothing was changed."),
-}
+DECIDED = {200: DecidedSerializer, 404: base.as_problem("There is no such source; nothing was changed.")}
 
 
 @extend_schema_view(

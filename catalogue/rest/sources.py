@@ -270,8 +270,8 @@ NEW_SOURCE = {
         description="Also deletes its workflows, permanently; records of executions stay. Calls that have "
         "not started fail. Runs in progress may continue at the engine, which can no longer be queried: "
         "their executions become `unconfirmed`, for an administrator to resolve. To take the source out of "
-        "service temporarily, set `enabled` to false instead.",
-    ),
+        "service temporarily, set `enabled` to false instead."
+    )
 )
 @extend_schema(tags=["Sources"])
 class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[Source]):
@@ -373,7 +373,7 @@ class ConnectorSerializer(serializers.Serializer[Any]):
         help_text="Why sources of this kind cannot be used at the moment; empty where they can."
     )
     secret_settings = StringListField(
-        help_text="Which settings belong to a source's `credentials`; all others belong to its `config`.",
+        help_text="Which settings belong to a source's `credentials`; all others belong to its `config`."
     )
     config_schema = JSONObjectField(
         allow_null=True,

@@ -7,12 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import Http404
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema,
-    extend_schema_field,
-    extend_schema_view,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError as InvalidRequest
@@ -152,7 +147,7 @@ class CuratorDetailSerializer(CuratorSerializer):
         help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
     )
     approval_rule_problems = StringListField(
-        help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then.",
+        help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then."
     )
     former_tool_names = StringListField(help_text="The last name first.")
     aliases = serializers.DictField(
