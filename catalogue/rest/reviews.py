@@ -43,9 +43,7 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
     warning = serializers.SerializerMethodField(
         help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
     )
-    differs_in = serializers.SerializerMethodField(
-        help_text="The kinds of the differences that need a decision."
-    )
+    differs_in = serializers.SerializerMethodField(help_text="The kinds of differences that need a decision.")
 
     class Meta:
         model = Review
@@ -72,9 +70,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     """One difference between the engine's version and the accepted version."""
 
     field = serializers.CharField(help_text="Such as `description`: it can be accepted alone.")
-    told = serializers.CharField(
-        source="text", help_text="In words, such as: new required argument `password`."
-    )
+    told = serializers.CharField(source="text", help_text="Such as: new required argument `password`.")
     kind = serializers.CharField(help_text="Such as `tags` or `argument-added`; `only` filters by it.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()

@@ -103,9 +103,6 @@ class UpstreamDetailSerializer(UpstreamSerializer):
     queries = InteractionSerializer(many=True, help_text="Queries that its runs answer.")
     signals = InteractionSerializer(many=True, help_text="Signals that its runs accept.")
     metadata = JSONObjectField()
-    schema_problem = serializers.CharField(
-        help_text="Why the engine's input schema was replaced by one that takes any object."
-    )
 
     class Meta(UpstreamSerializer.Meta):
         fields = (
@@ -139,15 +136,12 @@ class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
 class CuratorDetailSerializer(CuratorSerializer):
     """The curator's decisions, in full."""
 
-    argument_overrides = serializers.DictField(
-        child=JSONObjectField(), help_text="Changes to single arguments, by name."
-    )
+    argument_overrides = serializers.DictField(child=JSONObjectField(), help_text="By the argument's name.")
     argument_problems = serializers.DictField(
-        child=serializers.CharField(),
-        help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
+        child=serializers.CharField(), help_text="Overrides that no longer fit the engine's schema."
     )
     approval_rule_problems = StringListField(
-        help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then."
+        help_text="Rules that no longer fit the engine's schema; each call waits for approval then."
     )
     former_tool_names = StringListField(help_text="The last name first.")
     aliases = serializers.DictField(
@@ -347,7 +341,7 @@ class ChangedSerializer(serializers.Serializer[Any]):
 class EnabledSerializer(ChangedSerializer):
     warned = StringListField(
         required=False,
-        help_text="Tool names of those of them with an `upstream.warning`: review their texts.",
+        help_text="Tool names of those with an `upstream.warning`: review their texts.",
     )
 
 
