@@ -91,6 +91,10 @@ class Refusal(exceptions.APIException):
         return cls(400, detail, kind="validation", errors=errors)
 
     @classmethod
+    def of_parameter(cls, name: str, message: str) -> "Refusal":
+        return cls.invalid(REFUSED, [Problem(f"?{name}", message)])
+
+    @classmethod
     def of_settings(cls, error: ModelValidationError) -> "Refusal":
         problems = list(find_problems(as_serializer_error(error)))
         message = "; ".join(f"{problem.path[1:]}: {problem.message}" for problem in problems)
@@ -328,9 +332,9 @@ def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
     wanted = set(split_list(",".join(request.query_params.getlist(FIELDS))))
     if unknown := sorted(wanted - set(known)):
         message = f"Unknown field {unknown[0][:100]}. The fields are {', '.join(known)}."
-        raise Refusal.invalid(REFUSED, [Problem(f"?{FIELDS}", message)])
+        raise Refusal.of_parameter(FIELDS, message)
     if not wanted:
-        raise Refusal.invalid(REFUSED, [Problem(f"?{FIELDS}", "Name at least one field.")])
+        raise Refusal.of_parameter(FIELDS, "Name at least one field.")
     return wanted
 
 
@@ -378,8 +382,7 @@ class LongPages(Pages):
         try:
             found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
         except UnknownCursor:
-            problem = Problem(f"?{CURSOR}", UNKNOWN_CURSOR)
-            raise Refusal.invalid(REFUSED, [problem]) from None
+            raise Refusal.of_parameter(CURSOR, UNKNOWN_CURSOR) from None
         self._next_cursor = found.next_cursor
         return found.rows
 

@@ -6,12 +6,7 @@ from typing import IO, Any
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import (
-    OpenApiExample,
-    OpenApiParameter,
-    extend_schema,
-    extend_schema_field,
-)
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.parsers import BaseParser
@@ -34,13 +29,7 @@ from catalogue.configuration import (
     sections_for,
 )
 from catalogue.history import actor_of
-from catalogue.imports.configuration import (
-    CatalogueImportRequest,
-    Plan,
-    Verb,
-    import_catalogue,
-    rights_of,
-)
+from catalogue.imports.configuration import CatalogueImportRequest, Plan, Verb, import_catalogue, rights_of
 from catalogue.models import ProductSettings
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (

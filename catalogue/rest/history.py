@@ -8,11 +8,7 @@ import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import (
-    OpenApiParameter,
-    extend_schema,
-    extend_schema_field,
-)
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound, PermissionDenied
@@ -161,12 +157,9 @@ class AuditFilters(django_filters.FilterSet):  # type: ignore[misc]
     at_after = base.MomentFilter(field_name="at", lookup_expr="gte", label="From this time on.")
     at_before = base.MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
     search = base.SearchFilter(
-        method="filter_search",
+        method=lambda entries, _, words: matching(entries, words.split()),
         label=f"Has these words in a name, event, address or client; in the newest {SEARCHED:,} entries.",
     )
-
-    def filter_search(self, entries: QuerySet[Entry], name: str, value: str) -> QuerySet[Entry]:
-        return matching(entries, value.split())
 
 
 class AuditPages(CursorPagination):
@@ -183,13 +176,11 @@ class AuditPages(CursorPagination):
 
     def paginate_queryset(self, queryset: Any, request: Request, view: APIView | None = None) -> Any:
         if "page" in request.query_params:
-            problem = base.Problem("?page", "This list has a cursor instead: follow `next`.")
-            raise Refusal.invalid(base.REFUSED, [problem])
+            raise Refusal.of_parameter("page", "This list has a cursor instead: follow `next`.")
         try:
             return super().paginate_queryset(queryset, request, view)
         except NotFound:
-            problem = base.Problem(f"?{CURSOR}", base.UNKNOWN_CURSOR)
-            raise Refusal.invalid(base.REFUSED, [problem]) from None
+            raise Refusal.of_parameter(CURSOR, base.UNKNOWN_CURSOR) from None
 
     def decode_cursor(self, request: Request) -> Any:
         """Also raises NotFound for invalid Base64, which REST framework would decode in part."""
@@ -234,8 +225,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         moments = {name: _read_moment(name, text) for name, text in bounds.items()}
         kinds = request.query_params.getlist("kind")
         if any(kind not in Kind.values for kind in kinds):
-            problem = base.Problem("?kind", f"The kinds are {', '.join(Kind.values)}.")
-            raise Refusal.invalid(base.REFUSED, [problem])
+            raise Refusal.of_parameter("kind", f"The kinds are {', '.join(Kind.values)}.")
         return send_export(actor_of(request), kinds=kinds, **moments)
 
 
@@ -243,5 +233,4 @@ def _read_moment(name: str, text: str) -> Any:
     try:
         return serializers.DateTimeField().to_internal_value(text) if text else None
     except serializers.ValidationError as error:
-        problem = base.Problem(f"?{name}", str(error.detail[0]))  # type: ignore[index]
-        raise Refusal.invalid(base.REFUSED, [problem]) from None
+        raise Refusal.of_parameter(name, str(error.detail[0])) from None  # type: ignore[index]

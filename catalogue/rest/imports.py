@@ -69,11 +69,9 @@ class NewImportSerializer(StrictSerializer):
     )
     secrets = secrets_field("`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.")
     prune = serializers.BooleanField(
-        default=False, help_text="Remove the source's workflows that are not in the file."
+        default=False, help_text="Remove the workflows that are not in the file."
     )
-    expose_new = serializers.BooleanField(
-        default=False, help_text="For a new source: enable its workflows immediately."
-    )
+    expose_new = serializers.BooleanField(default=False, help_text="Enable the workflows of a new source.")
     dry_run = serializers.BooleanField(default=False, help_text="Write nothing; return what would change.")
 
 
@@ -174,9 +172,7 @@ class NewOpenApiImportSerializer(StrictSerializer):
         "Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted."
     )
     secrets = secrets_field("An older name for `credentials`.")
-    dry_run = serializers.BooleanField(
-        default=False, help_text="Write nothing; return what would be imported."
-    )
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing; return what would change.")
 
 
 class ImportedToolSerializer(serializers.Serializer[ImportedTool]):

@@ -3,12 +3,7 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema,
-    extend_schema_field,
-    extend_schema_view,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -48,9 +43,7 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
     warning = serializers.SerializerMethodField(
         help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
     )
-    differs_in = serializers.SerializerMethodField(
-        help_text="The kinds of the differences that need a decision."
-    )
+    differs_in = serializers.SerializerMethodField(help_text="The kinds of differences that need a decision.")
 
     class Meta:
         model = Review
@@ -77,9 +70,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     """One difference between the engine's version and the accepted version."""
 
     field = serializers.CharField(help_text="Such as `description`: it can be accepted alone.")
-    told = serializers.CharField(
-        source="text", help_text="In words, such as: new required argument `password`."
-    )
+    told = serializers.CharField(source="text", help_text="Such as: new required argument `password`.")
     kind = serializers.CharField(help_text="Such as `tags` or `argument-added`; `only` filters by it.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
@@ -168,7 +159,7 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
     only = django_filters.MultipleChoiceFilter(
         choices=[(kind, kind) for kind in KINDS],
-        method="filter_only",
+        method=lambda reviews, _, kinds: differing_only_in(reviews, kinds),
         label="Only these kinds of differences need a decision.",
     )
     kept = base.StrictBooleanFilter(
@@ -178,9 +169,6 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
         label="Turned down; without this parameter only what awaits a decision is listed.",
     )
     ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
-
-    def filter_only(self, reviews: QuerySet[Review], name: str, kinds: list[str]) -> QuerySet[Review]:
-        return differing_only_in(reviews, kinds)
 
 
 Decision = Callable[..., Decided]
@@ -200,10 +188,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
 
 
 REFUSED = base.as_problem("The engine changed it again, or no change is held.")
-DECIDED = {
-    200: DecidedSerializer,
-    404: base.as_problem("There is no such source; nothing was changed."),
-}
+DECIDED = {200: DecidedSerializer, 404: base.as_problem("There is no such source; nothing was changed.")}
 
 
 @extend_schema_view(

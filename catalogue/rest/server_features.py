@@ -23,12 +23,9 @@ class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
     description = serializers.CharField(help_text="As clients see it.")
     definition = base.JSONObjectField(help_text="The server's definition, as accepted.")
     offered = base.JSONObjectField(
-        allow_null=True, help_text="The server's current definition, if it awaits review."
+        allow_null=True, help_text="The server's current one, if it awaits review."
     )
-    offer = serializers.CharField(
-        source="offer_hash",
-        help_text="Identifies `offered`. A decision must name it. Empty if nothing awaits review.",
-    )
+    offer = serializers.CharField(source="offer_hash", help_text="Identifies `offered`; a decision names it.")
 
     class Meta:
         model = ServerFeature

@@ -83,21 +83,16 @@ class NamedChangesSerializer(serializers.Serializer[Any]):
     updated = NamedWorkflowSerializer(many=True, required=False)
     returned = NamedWorkflowSerializer(many=True, required=False)
     missing = NamedWorkflowSerializer(many=True, required=False)
-    held = NamedWorkflowSerializer(
-        many=True, required=False, help_text="Of the returned ones, too, those that came back changed."
-    )
+    held = NamedWorkflowSerializer(many=True, required=False, help_text="Also those that returned changed.")
 
 
 class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
-    skipped = SkippedSerializer(
-        many=True, help_text="Objects of the listing that were left out; at most 1,000."
-    )
+    skipped = SkippedSerializer(many=True, help_text="Objects that were left out; at most 1,000.")
     flagged = FlaggedSerializer(
         many=True,
         help_text="Workflows to look at: something of them, such as an invalid schema, was replaced or left "
         "out, or they can be mistaken for another tool.",
     )
-
     changes = NamedChangesSerializer()
 
     class Meta(DiscoveryRunSerializer.Meta):
@@ -183,14 +178,12 @@ class WebhookSerializer(serializers.ModelSerializer[Source]):
 class SourceSerializer(serializers.ModelSerializer[Source]):
     config = JSONObjectField(help_text="The engine's settings, without its secrets.")
     credentials_stored = serializers.SerializerMethodField(
-        help_text="Whether secrets are stored. They are never shown, not even encrypted."
+        help_text="Whether secrets are; none is ever shown."
     )
     workflows_present = serializers.IntegerField(
         source="present_count", help_text="Workflows in the engine's last good list."
     )
-    workflows_enabled = serializers.IntegerField(
-        source="enabled_count", help_text="Of those, the enabled ones."
-    )
+    workflows_enabled = serializers.IntegerField(source="enabled_count", help_text="The enabled of those.")
     health = HealthSerializer(source="*")
     webhook = WebhookSerializer(source="*")
     reserved_for = StringListField(help_text=RESERVED_FOR)
@@ -270,8 +263,8 @@ NEW_SOURCE = {
         description="Also deletes its workflows, permanently; records of executions stay. Calls that have "
         "not started fail. Runs in progress may continue at the engine, which can no longer be queried: "
         "their executions become `unconfirmed`, for an administrator to resolve. To take the source out of "
-        "service temporarily, set `enabled` to false instead.",
-    ),
+        "service temporarily, set `enabled` to false instead."
+    )
 )
 @extend_schema(tags=["Sources"])
 class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[Source]):
@@ -365,15 +358,11 @@ class ConnectorSerializer(serializers.Serializer[Any]):
     """A kind of engine, and the settings that its sources need."""
 
     kind = serializers.CharField(help_text="What a source's `kind` says.")
-    label = serializers.CharField(  # type: ignore[assignment]
-        help_text="For people; empty where the connector cannot be used."
-    )
+    label = serializers.CharField(help_text="For people; empty where it is unusable.")  # type: ignore[assignment]
     summary = serializers.CharField(help_text="What is connected by it, in a sentence.")
-    problem = serializers.CharField(
-        help_text="Why sources of this kind cannot be used at the moment; empty where they can."
-    )
+    problem = serializers.CharField(help_text="Why it cannot be used at the moment; empty where it can.")
     secret_settings = StringListField(
-        help_text="Which settings belong to a source's `credentials`; all others belong to its `config`.",
+        help_text="Those in a source's `credentials`; others are in its `config`."
     )
     config_schema = JSONObjectField(
         allow_null=True,

@@ -7,7 +7,7 @@ from rest_framework import mixins
 from rest_framework.request import Request
 
 from catalogue.history import actor_of
-from catalogue.rest.base import REFUSED, Problem, Refusal, refuse_together_with
+from catalogue.rest.base import Refusal, refuse_together_with
 from catalogue.rest.views import ApiViewSet, Row
 from catalogue.tables import CSV, send_table
 from connectors.network.headers import media_types_in
@@ -48,7 +48,7 @@ class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
         default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
         wanted = request.query_params.get(FORMAT.name, default)
         if wanted not in ("json", "csv"):
-            raise Refusal.invalid(REFUSED, [Problem(f"?{FORMAT.name}", "The format must be json or csv.")])
+            raise Refusal.of_parameter(FORMAT.name, "The format must be json or csv.")
         if wanted == "csv":
             # All rows, and those of a list that grows the newest first.
             beside = (*OF_PAGES, "cursor", "ordering") if self.newest_by else OF_PAGES

@@ -95,10 +95,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         return seen_by_caller(self.request, tools)
 
     @extend_schema(
-        responses={
-            200: StoredTool,
-            404: as_problem("`ids` has some that do not exist; `errors` names them."),
-        }
+        responses={200: StoredTool, 404: as_problem("`ids` has some that do not exist; `errors` names them.")}
     )
     def list(self, request: Request) -> Response:
         """List HTTP tools.

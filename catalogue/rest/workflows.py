@@ -7,12 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import Http404
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema,
-    extend_schema_field,
-    extend_schema_view,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError as InvalidRequest
@@ -108,9 +103,6 @@ class UpstreamDetailSerializer(UpstreamSerializer):
     queries = InteractionSerializer(many=True, help_text="Queries that its runs answer.")
     signals = InteractionSerializer(many=True, help_text="Signals that its runs accept.")
     metadata = JSONObjectField()
-    schema_problem = serializers.CharField(
-        help_text="Why the engine's input schema was replaced by one that takes any object."
-    )
 
     class Meta(UpstreamSerializer.Meta):
         fields = (
@@ -144,15 +136,12 @@ class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
 class CuratorDetailSerializer(CuratorSerializer):
     """The curator's decisions, in full."""
 
-    argument_overrides = serializers.DictField(
-        child=JSONObjectField(), help_text="Changes to single arguments, by name."
-    )
+    argument_overrides = serializers.DictField(child=JSONObjectField(), help_text="By the argument's name.")
     argument_problems = serializers.DictField(
-        child=serializers.CharField(),
-        help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
+        child=serializers.CharField(), help_text="Overrides that no longer fit the engine's schema."
     )
     approval_rule_problems = StringListField(
-        help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then.",
+        help_text="Rules that no longer fit the engine's schema; each call waits for approval then."
     )
     former_tool_names = StringListField(help_text="The last name first.")
     aliases = serializers.DictField(
@@ -352,7 +341,7 @@ class ChangedSerializer(serializers.Serializer[Any]):
 class EnabledSerializer(ChangedSerializer):
     warned = StringListField(
         required=False,
-        help_text="Tool names of those of them with an `upstream.warning`: review their texts.",
+        help_text="Tool names of those with an `upstream.warning`: review their texts.",
     )
 
 
@@ -395,7 +384,9 @@ class WorkflowFilters(ExposureFilters):
         choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
     )
     offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
-    tag = SearchFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
+    tag = SearchFilter(
+        method=lambda rows, _, tag: rows.tagged(tag), label="Carries this tag, in any case of letters."
+    )
     search = SearchFilter(
         method="filter_search", label="Has this text in a name or description, or as its engine's id."
     )
@@ -411,9 +402,6 @@ class WorkflowFilters(ExposureFilters):
     ) -> QuerySet[Workflow]:
         ours, engines = Q(execution_type_override=value), Q(execution_type_override="", execution_type=value)
         return queryset.filter(ours | engines)
-
-    def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.tagged(value)
 
 
 class ToolFilters(ExposureFilters):
