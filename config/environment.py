@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import dj_database_url
@@ -696,8 +696,10 @@ def read_environment() -> Environment:
             named = item["loc"][0] if item["loc"] else ""
             said = item["msg"].removeprefix("Value error, ")
             problems.append(_sentence(str(named), said, item["input"]) if named else said)
-    except (OSError, SettingsError):
-        problems.extend(_unreadable(Path(folder or "")))
+    except (OSError, SettingsError) as error:
+        problems.append(
+            f"{SETTINGS_DIR}: {folder} cannot be read: {error}: {error.__cause__ or ''}".rstrip(": ")
+        )
     if problems or environment is None:
         sys.exit("Configuration error:\n" + "\n".join(f"  {problem}" for problem in problems))
     return environment
@@ -713,36 +715,13 @@ def variable_names() -> list[str]:
     return [str(field.validation_alias) for field in Environment.model_fields.values()]
 
 
-def _unreadable(folder: Path) -> list[str]:
-    """A sentence for each setting with a file that is not text."""
-    problems = []
-    for name in variable_names():
-        try:
-            if (folder / name).is_file():
-                (folder / name).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            problems.append(f"{name}: {folder / name} is not UTF-8 text.")
-        except OSError as error:
-            problems.append(f"{name}: {folder / name} cannot be read: {error.strerror}.")
-    return problems or [f"{SETTINGS_DIR}: {folder} cannot be read."]
-
-
 def _sentence(name: str, complaint: str, value: Any) -> str:
-    fields = zip(variable_names(), Environment.model_fields.values(), strict=True)
-    secret = {variable for variable, field in fields if field.annotation is SecretStr}
+    fields = Environment.model_fields.values()
+    secret = {field.validation_alias for field in fields if field.annotation is SecretStr}
     # An address may contain a password, and whoever knows a webhook's address may send.
     is_secret = name in secret or "@" in str(value) or name.endswith("_WEBHOOK_URL")
     shown = "a hidden value" if is_secret else repr(value)
     return f"{name}: {complaint} (got {shown})"
-
-
-class Overrides(Protocol):
-    """The settings that administrators changed. `known` holds until that time of the monotonic clock."""
-
-    known: Mapping[str, Any]
-    known_until: float
-
-    def current(self) -> Mapping[str, Any]: ...
 
 
 class LiveSettings:
@@ -750,11 +729,11 @@ class LiveSettings:
 
     _values: Mapping[str, Any] = {}
 
-    def __init__(self, values: Mapping[str, Any], overrides: "Overrides | None" = None) -> None:
+    def __init__(self, values: Mapping[str, Any], overrides: Any = None) -> None:
         # Plain attributes are read faster.
         vars(self).update((name, value) for name, value in values.items() if name not in LIVE_SETTINGS)
         self._values = values
-        self.overrides = overrides  # `catalogue.product_settings` provides them
+        self.overrides = overrides  # What administrators changed; `catalogue.product_settings` provides it
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._values:

@@ -162,11 +162,11 @@ class _Asked:
             self.resource = server.canonical_resource(filter(None, request.GET.getlist("resource")))
             self.slug = grants.slug_of(self.resource)
         except ValueError:
-            self._refuse(_foreign_resource())
+            self._refuse(server.invalid_target())
         bounds = Bounds(self.slug, person_of(user))
         # One that is reserved for others does not exist for this user.
         if self.slug is not None and current_catalogue().toolset_within(bounds) is None:
-            self._refuse(_foreign_resource())
+            self._refuse(server.invalid_target())
         grantable = grants.scopes_of(user, toolset=self.slug)
         self.scopes = [scope for scope in scopes if scope in grantable]
         if not self.scopes:
@@ -212,14 +212,6 @@ class _Asked:
 def _origin_of(address: str) -> str:
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
-
-
-def _foreign_resource() -> CustomOAuth2Error:
-    description = (
-        "Access tokens of this server are valid for its MCP addresses, and each token for exactly one of "
-        "them."
-    )
-    return CustomOAuth2Error(error="invalid_target", description=description)
 
 
 def _bound_reading(request: HttpRequest) -> None:

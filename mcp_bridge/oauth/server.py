@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
 from django.conf import settings
@@ -120,7 +120,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
         try:
             request.resource = [canonical_resource(resources)] if resources else []
         except ValueError:
-            raise _invalid_target(request) from None
+            raise invalid_target(request) from None
         with transaction.atomic():
             used = getattr(request, "refresh_token_instance", None)
             if used is not None and _is_used_up(used, request):
@@ -144,7 +144,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
     def _save_another(self, token: Any, request: Any, used: Any) -> None:
         """In the same family. The toolkit would answer with the first pair, of which only hashes are kept."""
         if request.resource not in ([], used.resource):
-            raise _invalid_target(request)
+            raise invalid_target(request)
         request.resource, request.refresh_token_instance = used.resource, None
         super().save_bearer_token(token, request)
         checksum = hashlib.sha256(token["refresh_token"].encode()).hexdigest()
@@ -196,12 +196,9 @@ def canonical_resource(resources: Iterable[str]) -> str:
     return found.pop()
 
 
-def _invalid_target(request: Any) -> CustomOAuth2Error:
-    return CustomOAuth2Error(
-        error="invalid_target",
-        description=f"Access tokens of this server are for {resource_url()} or for one toolset below it.",
-        request=request,
-    )
+def invalid_target(request: Any = None) -> CustomOAuth2Error:
+    description = f"Each access token of this server is for {resource_url()} or for one toolset below it."
+    return CustomOAuth2Error(error="invalid_target", description=description, request=request)
 
 
 class AskedByUser:
@@ -328,18 +325,15 @@ def _objection_to(redirect: Any) -> str:
     if "#" in redirect or "@" in parts.netloc or "*" in redirect:
         return f"{shown} has a fragment, a user name or a wildcard."
     if parts.scheme not in ("https", "http"):
-        return "" if _is_of_an_application(parts) else f"{shown} is not an https address. {SCHEMES}"
+        # RFC 8252, 7.1 and 8.4: a scheme with a dot, a reversed domain name, belongs to one application.
+        known = "." in parts.scheme or parts.scheme in split_list(settings.CATALOGUE.oauth_redirect_schemes)
+        is_of_one = known and (parts.netloc or parts.path.startswith("/"))
+        return "" if is_of_one else f"{shown} is not an https address. {SCHEMES}"
     if not host or not PLAIN_HOST.fullmatch(parts.netloc):
         return f"{shown} has no valid host."
     if parts.scheme == "http" and host not in LOOPBACK:
         return f"{shown} is not encrypted; http is for programs on the user's own machine."
     return ""
-
-
-def _is_of_an_application(parts: SplitResult) -> bool:
-    """RFC 8252, 7.1 and 8.4: a scheme with a dot, a reversed domain name, belongs to one application."""
-    known = "." in parts.scheme or parts.scheme in split_list(settings.CATALOGUE.oauth_redirect_schemes)
-    return known and bool(parts.netloc or parts.path.startswith("/"))
 
 
 def _printable(name: str) -> str:
