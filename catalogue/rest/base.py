@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.core.signals import got_request_exception
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
@@ -51,7 +51,6 @@ from catalogue.long_lists import (
     page_of,
     search_problem,
 )
-from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
 from connectors.formats.json import HalfCharacters, UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
@@ -257,8 +256,6 @@ class BoundedJSONParser(BaseParser):
 class StrictSerializer(serializers.Serializer[Any]):
     # Refuses unknown fields, also misspelt ones. No docstring: the API would describe request bodies by it.
 
-    described_by: ClassVar[type[Model] | None] = None  # Its help texts are those of fields without one
-
     def to_internal_value(self, data: Any) -> Any:
         problems = self._strict_problems(data) if isinstance(data, Mapping) else {}
         try:
@@ -271,11 +268,6 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
-        if self.described_by is not None:
-            for name, one in fields.items():
-                if one.help_text is None:
-                    column: Any = self.described_by._meta.get_field(one.source or name)
-                    one.help_text = column.help_text or None
         for one in (getattr(one, "child", one) for one in fields.values()):
             if isinstance(one, serializers.ChoiceField):
                 choices = ", ".join(map(str, one.choices))
@@ -611,22 +603,3 @@ def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None
 
 
 MAX_LIMIT = 1_000_000
-
-
-def rate_field(help_text: str, **options: Any) -> serializers.IntegerField:
-    return serializers.IntegerField(
-        allow_null=True, min_value=1, max_value=MOST_CALLS, help_text=help_text, **options
-    )
-
-
-def at_once_field(**options: Any) -> serializers.IntegerField:
-    return rate_field("Number of calls that pass without a pause. Null: ten seconds' worth.", **options)
-
-
-def approvers_field() -> serializers.IntegerField:
-    return serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=MOST_APPROVERS,
-        help_text="How many people must approve the same call. Null: one.",
-    )

@@ -212,17 +212,17 @@ class McpEndpoint:
             return False
         cursor = (message.get("params") or {}).get("cursor")
         try:
-            closed_page = await self._server.tool_lists.closed_page(access, version, cursor)
+            page_json = await self._server.tool_lists.page_json(access, version, cursor)
         except MCPError:
             return False
         LISTED.inc()
         begin = b'{"jsonrpc":"2.0","id":%b,"result":' % json.dumps(message["id"]).encode()
-        length = str(len(begin) + len(closed_page)).encode()
+        length = str(len(begin) + len(page_json)).encode()
         headers = [(b"content-type", JSON.encode()), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         # In two parts: joining them would copy a megabyte.
         await send({"type": "http.response.body", "body": begin, "more_body": True})
-        await send({"type": "http.response.body", "body": closed_page, "more_body": False})
+        await send({"type": "http.response.body", "body": page_json, "more_body": False})
         return True
 
 
