@@ -8,7 +8,6 @@ from celery.beat import PersistentScheduler
 from celery.platforms import signals
 from loguru import logger
 
-from config.celery import app
 
 LEAP_SECONDS = 60.0  # By which the clock may be set without a word
 
@@ -53,7 +52,7 @@ class Scheduler(PersistentScheduler):
 class Schedule(Beat):
     def init_loader(self) -> None:
         """Celery's own imports all tasks and their models."""
-        app.finalize()
+        self.app.finalize()
 
     def install_sync_handler(self, service: Any) -> None:
         """Stops between two ticks. Celery's own handler closes the connection immediately, even in the middle
