@@ -8,7 +8,6 @@ from celery.beat import PersistentScheduler
 from celery.platforms import signals
 from loguru import logger
 
-
 LEAP_SECONDS = 60.0  # By which the clock may be set without a word
 
 
@@ -52,6 +51,7 @@ class Scheduler(PersistentScheduler):
 class Schedule(Beat):
     def init_loader(self) -> None:
         """Celery's own imports all tasks and their models."""
+        assert self.app is not None
         self.app.finalize()
 
     def install_sync_handler(self, service: Any) -> None:
