@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
@@ -16,6 +16,7 @@ from django.db.models.expressions import RawSQL
 from catalogue.fields import JSONTextField
 from connectors.formats.json import write_json
 
+Row = TypeVar("Row", bound=models.Model)
 Statement = tuple[str, Sequence[Any]]
 ONE_STATEMENT = connection.vendor == "postgresql"
 ONLY_IF_CHANGED = "EXISTS (SELECT 1 FROM changed)"
@@ -84,6 +85,38 @@ def adapt_time(value: datetime | None) -> Any:
     if value is None or ONE_STATEMENT:
         return value
     return str(value.astimezone(UTC).replace(tzinfo=None))
+
+
+def read_row(model: type[Row], values: Iterable[Any]) -> Row:
+    """`values`: of all columns in the model's order, as the driver returns them."""
+    read = [
+        value if convert is None else convert(value)
+        for convert, value in zip(_readings(model), values, strict=True)
+    ]
+    return model.from_db(None, list(_attributes(model)), read)
+
+
+@cache
+def _attributes(model: type[models.Model]) -> tuple[str, ...]:
+    return tuple(field.attname for field in model._meta.concrete_fields)
+
+
+@cache
+def _readings(model: type[models.Model]) -> tuple[Callable[[Any], Any] | None, ...]:
+    return tuple(_reading(field.get_col(field.model._meta.db_table)) for field in model._meta.concrete_fields)
+
+
+def _reading(column: Any) -> Callable[[Any], Any] | None:
+    converters = connection.ops.get_db_converters(column) + column.get_db_converters(connection)
+    if not converters:
+        return None
+
+    def convert(value: Any) -> Any:
+        for converter in converters:
+            value = converter(value, column, connection)
+        return value
+
+    return convert
 
 
 def adapt_key(value: Any) -> Any:
