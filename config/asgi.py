@@ -1,5 +1,6 @@
 """The ASGI application: MCP and Django side by side below Starlette, which handles the lifespan."""
 
+import gc
 import os
 
 import django
@@ -59,6 +60,10 @@ def build_application() -> Starlette:
             # Imports the admin and REST, and compiles their addresses, before the first request.
             reverse("admin:index")
             connector_kinds()  # A process without free file descriptors would find no packages.
+            # All of these objects stay. Visiting them again and again costs a fifth of each call.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 50)
             publication.begin()
             _serve_metrics()
             try:
