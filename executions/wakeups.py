@@ -56,19 +56,19 @@ class Waits:
     """Requests of this process that wait for a run."""
 
     def __init__(self) -> None:
-        self._timeouts: dict[asyncio.Timeout, asyncio.AbstractEventLoop] = {}
+        self.timeouts: dict[asyncio.Timeout, asyncio.AbstractEventLoop] = {}
         self.all_end_at = math.inf  # By the monotonic clock
 
     @contextlib.asynccontextmanager
     async def at_most(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
         """Raises TimeoutError, as `asyncio.timeout` does; None: without a limit of its own."""
         async with asyncio.timeout(None) as timeout:
-            self._timeouts[timeout] = asyncio.get_running_loop()
+            self.timeouts[timeout] = asyncio.get_running_loop()
             self.restart(timeout, seconds)
             try:
                 yield timeout
             finally:
-                del self._timeouts[timeout]
+                del self.timeouts[timeout]
 
     def restart(self, timeout: asyncio.Timeout, seconds: float | None) -> None:
         left = min(math.inf if seconds is None else seconds, self.all_end_at - time.monotonic())
@@ -79,13 +79,13 @@ class Waits:
         """Before the process ends, from any thread: requests then answer with what is known by that time, and
         the runs go on. Holds for waits that begin later, too."""
         self.all_end_at = time.monotonic() + within
-        for timeout, loop in list(self._timeouts.items()):
+        for timeout, loop in list(self.timeouts.items()):
             # The loop may be closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._shorten, timeout, loop)
 
     def _shorten(self, timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
-        if timeout in self._timeouts and not timeout.expired():
+        if timeout in self.timeouts and not timeout.expired():
             ends_at = timeout.when()
             self.restart(timeout, None if ends_at is None else ends_at - loop.time())
 

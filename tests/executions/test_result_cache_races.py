@@ -16,7 +16,7 @@ from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState
 from executions.models import CachedResult, CacheUse, Execution, State
-from executions.models.result_cache import cache_key, evict_excess, remove_results
+from executions.models.result_cache import FIND, cache_key, evict_excess, remove_results
 from executions.result_cache import clean, clear_results
 from executions.starting import create_execution
 from tests.executions.caching import (
@@ -71,7 +71,7 @@ class Interruption:
             connection.close()
 
 
-LOOK = 'SELECT "executions_cachedresult"."id"'
+LOOK = FIND.strip().partition("\n")[0]
 
 
 def clear() -> None:

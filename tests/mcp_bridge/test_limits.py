@@ -56,7 +56,7 @@ async def test_a_client_waits_in_the_queue_and_then_for_its_result(
         await asyncio.to_thread(runs.wait_for, 1)
         second = asyncio.create_task(client.call_tool("report", {"n": 2}, progress_callback=hear))
         await until(lambda: heard.count("waiting in the queue") >= 2)
-        all_wait = lambda: len(waits.patience) == 3  # noqa: E731
+        all_wait = lambda: len(waits.timeouts) == 3  # noqa: E731
         handle = await after(1, other.call_tool("report", {"n": 3}), all_wait)
         runs.end_all()
         results = await asyncio.gather(first, second)

@@ -225,7 +225,7 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
         return Execution.objects.filter(polls__gt=0).count() == len(tokens)
 
     def all_wait() -> bool:
-        return len(waits.patience) == len(tokens)
+        return len(waits.timeouts) == len(tokens)
 
     async def holds(era: str, asks: bool, decided_for: str) -> None:
         options = {"progress_callback": hear_progress} if asks else {}
@@ -254,7 +254,7 @@ async def test_a_client_without_a_name_of_its_own_waits_like_any_other(
     await in_database(change)(inline_wait_seconds=None, execution_type=execution_type)
     async with open_client(mode=era, **DEFAULT_NAME) as client:
         call = asyncio.create_task(client.call_tool("report", {}))
-        await until(lambda: waits.patience and wire_engine.count("status"), "the call waits")
+        await until(lambda: waits.timeouts and wire_engine.count("status"), "the call waits")
         let_waits_pass(45)
         wire_engine.on_status = replies(200, completed())
         assert (await call).structured_content == {"answer": 42}
