@@ -99,15 +99,15 @@ def let_waits_pass(seconds: float) -> None:
     """As if every request that waits for a run had already waited that much longer."""
 
     def shift(timeout: asyncio.Timeout) -> None:
-        if timeout in waits._timeouts and (ends_at := timeout.when()) is not None:
+        if timeout in waits.timeouts and (ends_at := timeout.when()) is not None:
             timeout.reschedule(ends_at - seconds)
 
-    for timeout, loop in tuple(waits._timeouts.items()):
+    for timeout, loop in tuple(waits.timeouts.items()):
         loop.call_soon_threadsafe(shift, timeout)
 
 
 async def after(
-    seconds: float, call: Coroutine[Any, Any, Any], once: Callable[[], Any] = lambda: waits._timeouts
+    seconds: float, call: Coroutine[Any, Any, Any], once: Callable[[], Any] = lambda: waits.timeouts
 ) -> Any:
     """What the call gives as if it, and all that wait, had waited so long from when that holds."""
     waiting = asyncio.create_task(call)
