@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import django
@@ -44,11 +43,12 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     model: str = settings.CATALOGUE.openai_model
     if not model:
         sys.exit(NOTHING_CONFIGURED)
-    from catalogue.database import bring_up_to_date
+    from django.core.management import call_command
+
     from dev.evaluation.attempts import CannotRun
     from dev.evaluation.report import as_json, summary
 
-    bring_up_to_date(partial(print, file=sys.stderr))
+    call_command("migrate", verbosity=0)
     try:
         attempts = asyncio.run(_attempt(chosen, repeat=options.repeat, quiet=options.json))
     except CannotRun as error:
