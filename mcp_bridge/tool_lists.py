@@ -164,12 +164,6 @@ class View:
         person = catalogue.reservations.relevant_of(access.bounds.person)
         return cls(access.toolset, access.scopes, shared, person, access.inline_wait_seconds is None)
 
-    @classmethod
-    def at_once(cls, access: Access, version: str) -> "View | None":
-        """None if the database must be queried."""
-        catalogue = fresh_catalogue()
-        return None if catalogue is None else cls.of(access, version, catalogue)
-
     @property
     def bounds(self) -> Bounds:
         return Bounds(self.toolset, self.person)
@@ -250,19 +244,16 @@ class ToolLists:
         self._making = threading.Lock()  # A hundred requests at once have a list made once
 
     async def page_json(self, access: Access, version: str, cursor: str | None) -> bytes:
-        view = View.at_once(access, version)
-        if view is not None and (page := self.recall(view, cursor)) is not None:
-            return page
+        """From memory where the database need not be asked. Raises MCPError for a bad cursor."""
+        if (catalogue := fresh_catalogue()) is not None:
+            view = View.of(access, version, catalogue)
+            known = self._lists.get(view)
+            is_within = view.toolset is None or catalogue.toolset_within(view.bounds) is not None
+            if known is not None and known.catalogue is catalogue and is_within:
+                page = known.pages.get(known.bounds_of(cursor)[0])
+                if page is not None:
+                    return page
         return await run_in_database(self._make_page, access, version, cursor)
-
-    def recall(self, view: View, cursor: str | None) -> bytes | None:
-        """A page from memory, None if that is not possible. Raises MCPError for a bad cursor."""
-        known = self._lists.get(view)
-        if known is None or known.catalogue is not fresh_catalogue():
-            return None
-        if view.toolset is not None and known.catalogue.toolset_within(view.bounds) is None:
-            return None
-        return known.pages.get(known.bounds_of(cursor)[0])
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may query the database."""
