@@ -409,6 +409,39 @@ def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:
     }
 
 
+# What rooms add to pages of the rooms below.
+ADMIN_EXTENSIONS: dict[str, Any] = {
+    "workflow_columns": [
+        "executions.admin.usage.calls",
+        "executions.admin.usage.failures",
+        "executions.admin.usage.last_call",
+        "mcp_bridge.admin.additions.tokens",
+    ],
+    "workflow_orders": ["executions.admin.usage.usage_orders"],  # Expressions to sort the columns by
+    # Set on all rows of a page what the columns show
+    "prepare_workflows": ["executions.admin.usage.note_usage", "mcp_bridge.admin.additions.weigh"],
+    "workflow_filters": ["executions.admin.usage.UseFilter"],
+    "workflow_facts": ["executions.admin.policies.cache_fact", "mcp_bridge.admin.additions.token_cost"],
+    "workflow_links": ["executions.admin.running.link_to_run"],
+    "workflow_sections": [
+        "executions.admin.running.recent_runs",
+        "executions.admin.usage.usage_section",
+        "mcp_bridge.admin.additions.show_entry",
+    ],
+    "source_facts": [
+        "executions.admin.executions.engine_runs_fact",
+        "executions.admin.executions.webhook_fact",
+    ],
+    "source_losses": ["executions.admin.executions.executions_consequence"],  # Before a deletion
+    "cards": {"orchestration.view_workflowrequest": "orchestration.admin.requests_card"},
+    "needs": {
+        "mcp_bridge.view_accesstoken": "mcp_bridge.admin.tokens.token_needs",
+        "catalogue.view_toolset": "mcp_bridge.admin.toolsets.needs_smaller_lists",
+    },
+    "first_steps": ["mcp_bridge.admin.tokens.make_a_token"],
+    "addresses": ["mcp_bridge.tokens.resource_url"],  # Where clients connect
+}
+
 UNFOLD = {
     "SITE_TITLE": "Workflow Catalogue",
     "SITE_HEADER": "Workflow Catalogue",

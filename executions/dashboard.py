@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.timesince import timesince, timeuntil
 
+from catalogue.admin.extensions import added, added_by_permission
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
 from catalogue.models import HistoryEntry, Review, Source, Workflow
@@ -65,16 +66,13 @@ class Step:
     permission: str
 
 
-further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
-addresses: list[Callable[[], str]] = []  # Where clients connect
-
-
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     allowed = request.user.has_perm
     chosen = request.GET.get("period", "")
     period = Period(chosen) if chosen in list(Period) else Period.DAY
     tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
-    needs = [need for permission, make in NEEDS.items() if allowed(permission) for need in make()]
+    cards_by, needs_by = CARDS | added_by_permission("cards"), NEEDS | added_by_permission("needs")
+    needs = [need for permission, make in needs_by.items() if allowed(permission) for need in make()]
     usage = _usage(period) if allowed("executions.view_execution") else {}
     return (
         context
@@ -82,9 +80,9 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
         | _first_steps(request)
         | {
             "needs": [need for need in needs if need.number],
-            "may_see_needs": any(map(allowed, NEEDS)),
-            "addresses": [address_of() for address_of in addresses],
-            "cards": [make() for permission, make in CARDS.items() if allowed(permission)],
+            "may_see_needs": any(map(allowed, needs_by)),
+            "addresses": [find() for find in added("addresses")],
+            "cards": [make() for permission, make in cards_by.items() if allowed(permission)],
             "tables": [
                 shown for permission, make in tables.items() if allowed(permission) and (shown := make())
             ],
@@ -119,7 +117,7 @@ def _first_steps(request: HttpRequest) -> dict[str, Any]:
             url=address(WORKFLOWS, enabled__exact="0"),
             permission="catalogue.change_workflow",
         ),
-        *(make() for make in further_steps),
+        *(make() for make in added("first_steps")),
         Step(
             title="Call a tool: run a workflow here, or connect a client to the address above",
             done=HourlyUsage.objects.exists() or Execution.objects.exists(),
@@ -188,7 +186,7 @@ def _execution_needs() -> list[Need]:
     ]
 
 
-NEEDS: dict[str, Callable[[], list[Need]]] = {  # By permission; the packages above add theirs
+NEEDS: dict[str, Callable[[], list[Need]]] = {  # By permission
     "catalogue.view_source": _source_needs,
     "catalogue.view_workflow": _workflow_needs,
     "executions.view_execution": _execution_needs,
@@ -418,7 +416,7 @@ def _unapproved() -> Card:
     )
 
 
-CARDS: dict[str, Callable[[], Card]] = {  # By permission; the packages above add theirs
+CARDS: dict[str, Callable[[], Card]] = {  # By permission
     "catalogue.view_source": _sources,
     "catalogue.view_workflow": _workflows,
     "executions.view_execution": _under_way,

@@ -50,7 +50,7 @@ from executions.admin.page import (
     show_response,
     state_badge,
 )
-from executions.dashboard import CARDS, WINDOW, Card, address
+from executions.dashboard import WINDOW, Card, address
 from executions.models import Execution, ExecutionPayload
 from orchestration import records
 from orchestration.models import Stage, StageState, WorkflowRequest
@@ -554,7 +554,7 @@ class WorkflowRequestAdmin(PanelOnlyMixin, TryItMixin, ButtonsMixin):
         return describe_request(request, obj) | {"asked": describe_input(obj)}
 
 
-def _requests() -> Card:
+def requests_card() -> Card:
     recent = WorkflowRequest.objects.filter(created_at__gte=timezone.now() - WINDOW)
     counts = dict(recent.values_list("status").annotate(Count("pk")).order_by())
     return Card(
@@ -571,6 +571,3 @@ def _requests() -> Card:
             if status in counts
         ],
     )
-
-
-CARDS["orchestration.view_workflowrequest"] = _requests

@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -23,6 +23,7 @@ from unfold.widgets import UnfoldBooleanWidget
 from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, change_if_sure, column
 from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
+from catalogue.admin.extensions import added
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.tools import tools_fact
@@ -319,15 +320,6 @@ RECENT_RUNS = 5
 
 @admin.register(Source)
 class SourceAdmin(ButtonsMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Source], tuple[str, Any]]]] = [
-        held_listing_fact,
-        reviews_fact,
-        import_fact,
-        tools_fact,
-    ]
-    """Facts from the rooms above, which register themselves."""
-    further_losses: ClassVar[list[Callable[[list[Source]], str]]] = []
-    """Warnings before a deletion, from the rooms above; empty for no loss."""
     list_display = (
         "name", "kind", "health", "told", "workflow_counts", "last_refresh", "next_refresh", "enabled",
     )  # fmt: skip
@@ -481,7 +473,8 @@ class SourceAdmin(ButtonsMixin):
             "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
         }
         named: list[Any] = [f"Source: {source.name}" for source in sources]
-        warnings = [format_html("<b>{}</b>", loss) for lost in self.further_losses if (loss := lost(sources))]
+        losses = filter(None, (describe(sources) for describe in added("source_losses")))
+        warnings = [format_html("<b>{}</b>", loss) for loss in losses]
         return named + warnings, {"sources": len(sources)} | counts, set(), []
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -561,7 +554,11 @@ class SourceAdmin(ButtonsMixin):
                 ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
                 ("Prompts and resources", _features_of(request, obj)),
-                *(fact(request, obj) for fact in self.further_facts),
+                held_listing_fact(request, obj),
+                reviews_fact(request, obj),
+                import_fact(request, obj),
+                tools_fact(request, obj),
+                *(fact(request, obj) for fact in added("source_facts")),
             ],
             "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
             "all_runs": html.link_if_allowed(

@@ -141,12 +141,12 @@ def _in_words(found: Any, words: Mapping[str, str]) -> Any:
     return words.get(found, found)
 
 
-admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
-@admin.register(User)
 class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
+    """The room of signing in adds its buttons, and registers the page."""
+
     form = UserForm
     add_form = NewUserForm
     change_password_form = AdminPasswordChangeForm

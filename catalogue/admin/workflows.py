@@ -1,7 +1,6 @@
 import json
-from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -23,7 +22,6 @@ from catalogue.admin.base import (
     CatalogueChangeList,
     CatalogueForm,
     FixedRowsMixin,
-    Link,
     ask_for_selected,
     ask_if_many,
     change_if_sure,
@@ -36,6 +34,7 @@ from catalogue.admin.discovery import (
     review_badge,
     review_fact,
 )
+from catalogue.admin.extensions import added
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
 from catalogue.admin.tables import TableMixin
@@ -215,7 +214,7 @@ class WorkflowChangeList(CatalogueChangeList):
         for workflow in rows:
             workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, chain), may_switch
         note_reviews(rows)
-        for prepare in self.model_admin.prepare_rows:
+        for prepare in added("prepare_workflows"):
             prepare(rows)
 
 
@@ -225,21 +224,8 @@ def _in_seconds(seconds: int | None) -> str:
 
 @admin.register(Workflow)
 class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
-    further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
-        review_fact,
-        declaration_fact,
-    ]
-    """Facts from the rooms above, which register themselves."""
-    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []  # Columns from the rooms above
-    prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
-    """Prepare their columns for all rows of a page, in a constant number of queries."""
-    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []  # Expressions to sort their columns by
-    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []  # From the rooms above
-    further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
-    """Cards below the form, from the rooms above: a title with a text or a table; empty: none."""
     form = WorkflowForm
     list_display = ("tool", "state", "shown_title", "origin", "changed")
-    list_filter = LIST_FILTERS
     list_select_related = ("source",)
     list_per_page = 50
     paginator = KeyPaginator
@@ -342,13 +328,16 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         workflows: QuerySet[Workflow] = super().get_queryset(request)
-        for orders in self.further_orders:
+        for orders in added("workflow_orders"):
             workflows = workflows.alias(**orders())
         return workflows
 
     def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
         *first, origin, changed = self.list_display
-        return (*first, *self.further_columns, origin, changed)
+        return (*first, *added("workflow_columns"), origin, changed)
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return (*LIST_FILTERS, *added("workflow_filters"))
 
     def search_list(
         self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
@@ -661,10 +650,12 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
                 ),
                 ("Left out or read differently", format_html_join("", "<p>{}</p>", _notes_of(obj))),
                 ("Executions", executions),
-                *(fact(request, obj) for fact in self.further_facts),
+                review_fact(request, obj),
+                declaration_fact(request, obj),
+                *(fact(request, obj) for fact in added("workflow_facts")),
             ],
-            "links": [one for offer in self.further_links for one in offer(request, obj)],
-            "sections": [section(request, obj) for section in self.further_sections],
+            "links": [one for offer in added("workflow_links") for one in offer(request, obj)],
+            "sections": [section(request, obj) for section in added("workflow_sections")],
             "warning": obj.warning,
             "schema_problem": obj.schema_problem,
             "argument_problems": obj.argument_problems,

@@ -343,7 +343,7 @@ class LongPages(Pages):
     reach as far as rows are counted, and `next` continues by position. Other orders cover the same number of
     the newest rows."""
 
-    further_parameters = (CURSOR,)
+    extra_parameters = (CURSOR,)
     invalid_page_message = (
         f"There is no such page. Pages by number reach {COUNTED:,} rows: follow `next`, or begin with an "
         "empty `cursor`."
@@ -478,7 +478,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filters = {} if filterset is None else filterset.filters
         given, known = request.query_params, [*filters, *Pages.parameters]
         for one in (getattr(view, "paginator", None), view):
-            known += getattr(one, "further_parameters", ())
+            known += getattr(one, "extra_parameters", ())
         several = [name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter)]
         choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
         empty = [name for name in choices if "" in given.getlist(name)]

@@ -202,7 +202,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilters
     pagination_class = AuditPages
-    further_parameters = (CURSOR,)
+    extra_parameters = (CURSOR,)
     access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
 
     @extend_schema(operation_id="audit_head", responses=HeadSerializer, filters=False)

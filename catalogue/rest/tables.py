@@ -23,7 +23,7 @@ OF_PAGES = ("page", "page_size")
 
 class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
     newest_by = ""  # Of a list that grows with use: its time, by which tables are always sorted
-    further_parameters = (FORMAT.name,)
+    extra_parameters = (FORMAT.name,)
 
     def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
         """A table has no renderer that REST framework would find for `Accept`; see `_wants_csv`."""

@@ -43,7 +43,6 @@ from catalogue.admin.rendering import (
     table,
     wrapped,
 )
-from catalogue.admin.sources import SourceAdmin
 from catalogue.admin.tables import TableMixin
 from catalogue.database import run_without_connection
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
@@ -498,9 +497,6 @@ def webhook_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     return ("Webhook", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
 
 
-SourceAdmin.further_facts += [engine_runs_fact, webhook_fact]
-
-
 def executions_consequence(sources: list[Source]) -> str:
     """Without their workflow, running executions become unconfirmed; they continue at the engine."""
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
@@ -513,6 +509,3 @@ def executions_consequence(sources: list[Source]) -> str:
     ]
     listed = "; ".join(filter(None, parts))
     return f"Executions: {listed}." if listed else ""
-
-
-SourceAdmin.further_losses.append(executions_consequence)

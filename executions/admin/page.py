@@ -83,15 +83,15 @@ def caller_of(request: HttpRequest) -> Caller:
     return Caller.of_user(request.user, sees_everything=True)
 
 
-caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the packages above add theirs
+CALLER_PAGES = {"user": "auth_user_change", "token": "mcp_bridge_accesstoken_change"}  # By kind of key
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
     label = f"{name} ({key})"
     kind, _, number = key.partition(":")
-    if kind not in caller_pages or not number.isdecimal():
+    if kind not in CALLER_PAGES or not number.isdecimal():
         return label
-    return link_if_allowed(request, label, caller_pages[kind], number)
+    return link_if_allowed(request, label, CALLER_PAGES[kind], number)
 
 
 QUEUED = "queued"

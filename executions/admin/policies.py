@@ -12,7 +12,6 @@ from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, FixedRowsMixin, ReadOnlyMixin, button, column
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
-from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Workflow
@@ -194,9 +193,6 @@ def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
     hits, misses = counted(use.hits, "hit"), counted(use.misses, "miss", "misses")
     counts = f"{hits}, {misses}, {_share(use.hits, use.misses)}"
     return ("Cached results", format_html("{} ({}, {} hit rate)", found, filesizeformat(use.bytes), counts))
-
-
-WorkflowAdmin.further_facts.append(cache_fact)
 
 
 @admin.register(Retention)

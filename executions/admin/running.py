@@ -17,7 +17,6 @@ from unfold import widgets
 from catalogue.admin.base import ButtonsMixin, Link
 from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, switch, text_area, write_value
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
-from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.argument_overrides import constants_of
 from catalogue.models import Workflow
 from catalogue.served_schemas import Input, Inputs, Place, inputs_at, required_first
@@ -402,12 +401,12 @@ def run_again(request: HttpRequest, execution: Execution) -> list[Link]:
     return [Link(label="Run again", icon="replay", address=address)]
 
 
-def _link_to_run(request: HttpRequest, workflow: Workflow) -> list[Link]:
+def link_to_run(request: HttpRequest, workflow: Workflow) -> list[Link]:
     run = Link(label="Run", icon="play_circle", address=reverse(RUN, args=[workflow.pk]))
     return [run] if request.user.has_perm(MAY_RUN) else []
 
 
-def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if not request.user.has_perm("executions.view_execution"):
         return ("Recent runs", "")
     runs = list(workflow.executions.order_by("-created_at", "-id")[:SHOWN_RUNS])
@@ -422,7 +421,3 @@ def _recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
         for run in runs
     ]
     return ("Recent runs", table(("Began", "State", "Took", "Caller", "Progress"), rows) if rows else DASH)
-
-
-WorkflowAdmin.further_links.append(_link_to_run)
-WorkflowAdmin.further_sections.append(_recent_runs)

@@ -16,7 +16,6 @@ from django.utils.html import format_html
 
 from catalogue.admin.base import SHOWN_NAMES, OptionsFilter
 from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed, table
-from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.curation import disable_workflows
 from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
@@ -276,7 +275,7 @@ def note_usage(workflows: list[Any]) -> None:
         workflow.last_call = workflow.figures.last_at or last_calls.get(workflow.pk)
 
 
-def _usage_orders() -> dict[str, Any]:
+def usage_orders() -> dict[str, Any]:
     recent = statistics.usage_since(MONTH.start()).filter(workflow=OuterRef("pk")).order_by()
     failed = recent.filter(outcome__in=FAILURES)
     ever = HourlyUsage.objects.filter(workflow=OuterRef("pk")).order_by()
@@ -333,7 +332,7 @@ class UseFilter(OptionsFilter):
     }
 
 
-def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if not request.user.has_perm("executions.view_execution"):
         return ("Usage", "")
     query, rows = {"workflow__id__exact": str(workflow.pk)}, []
@@ -345,10 +344,3 @@ def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
             break
     headings = ("", "Calls", "Failed", "Median", "95th percentile", "Tokens in", "Tokens out", "Last call")
     return ("Usage", table(headings, rows))
-
-
-WorkflowAdmin.further_sections.append(_usage_section)
-WorkflowAdmin.prepare_rows.append(note_usage)
-WorkflowAdmin.further_orders.append(_usage_orders)
-WorkflowAdmin.further_columns += [calls, failures, last_call]
-WorkflowAdmin.list_filter = (*WorkflowAdmin.list_filter, UseFilter)  # type: ignore[assignment]

@@ -1,5 +1,3 @@
-"""What this package adds to the pages of workflows and accounts, once other modules have registered them."""
-
 import json
 from typing import Any
 
@@ -14,22 +12,19 @@ from pydantic import ValidationError
 from catalogue.admin import users
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.rendering import DASH, pretty_json
-from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.descriptions import tokens_for
 from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
 from mcp_bridge.models import ExternalIdentity, SecondFactor
 from mcp_bridge.tool_lists import serialise_tool, tokens_by_key, workflow_tool
 
-admin.site.unregister(User)
 
-
-def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     entry = _entry_of(workflow)
     return ("In the tool list", f"about {tokens_for(len(entry)):,} tokens" if entry else "left out")
 
 
-def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+def show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if not (entry := _entry_of(workflow)):
         return ("", "")
     cost = format_html(
@@ -50,7 +45,7 @@ def _entry_of(workflow: Workflow) -> str:
         return ""
 
 
-def _weigh(rows: list[Workflow]) -> None:
+def weigh(rows: list[Workflow]) -> None:
     costs = tokens_by_key([row.pk for row in rows])
     for row in rows:
         row.tokens = costs.get(row.pk)  # type: ignore[attr-defined]
@@ -61,10 +56,7 @@ def tokens(workflow: Any) -> str:
     return DASH if workflow.tokens is None else f"{workflow.tokens:,}"
 
 
-WorkflowAdmin.further_facts.append(_token_cost)
-WorkflowAdmin.further_sections.append(_show_entry)
-WorkflowAdmin.prepare_rows.append(_weigh)
-WorkflowAdmin.further_columns.append(tokens)
+admin.site.unregister(User)
 
 
 @admin.register(User)

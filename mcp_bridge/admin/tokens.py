@@ -39,8 +39,7 @@ from catalogue.history import Actor, actor_of, record_change, write_fields
 from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
-from executions.admin.page import caller_pages
-from executions.dashboard import NEEDS, Need, Step, address, addresses, further_steps
+from executions.dashboard import Need, Step, address
 from mcp_bridge import authentication
 from mcp_bridge.addresses import address_of
 from mcp_bridge.client_configuration import HttpServer, configurations_of
@@ -431,10 +430,9 @@ def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
 
 
 reverters[AccessToken] = _write_back
-caller_pages["token"] = "mcp_bridge_accesstoken_change"  # noqa: S105 - the name of a page
 
 
-def _make_a_token() -> Step:
+def make_a_token() -> Step:
     return Step(
         title="Create a token for a client",
         done=AccessToken.objects.exists(),
@@ -443,10 +441,7 @@ def _make_a_token() -> Step:
     )
 
 
-further_steps.append(_make_a_token)
-
-
-def _token_needs() -> list[Need]:
+def token_needs() -> list[Need]:
     return [
         Need(
             number=AccessToken.objects.expiring().count(),
@@ -460,10 +455,6 @@ def _token_needs() -> list[Need]:
             url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
         ),
     ]
-
-
-NEEDS["mcp_bridge.view_accesstoken"] = _token_needs
-addresses.append(resource_url)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, sh
 from catalogue.long_lists import LONGEST_SEARCH
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from catalogue.naming import counted
-from executions.dashboard import NEEDS, Need, address
+from executions.dashboard import Need, address
 from mcp_bridge import tool_lists
 from mcp_bridge.client_configuration import configurations_of, server_for_users
 from mcp_bridge.portability import find_refused
@@ -109,12 +109,9 @@ def over_budget() -> list[int]:
     return [toolset.pk for toolset in budgeted if cost_of(toolset, catalogue).is_over_budget]
 
 
-def _needs_smaller_lists() -> list[Need]:
+def needs_smaller_lists() -> list[Need]:
     budgets = address("admin:catalogue_toolset_changelist", budget="over")
     return [Need(number=len(over_budget()), words="Toolsets over their token budget", url=budgets)]
-
-
-NEEDS["catalogue.view_toolset"] = _needs_smaller_lists
 
 
 class BudgetFilter(OptionsFilter):
