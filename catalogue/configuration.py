@@ -13,7 +13,11 @@ from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
-from catalogue import curation, features, sources
+from catalogue import features
+from catalogue.actions.features import CHANGEABLE as FEATURE_FIELDS
+from catalogue.actions.sources import UPDATABLE
+from catalogue.actions.toolsets import CHANGEABLE as TOOLSET_FIELDS
+from catalogue.actions.workflows import OVERRIDABLE
 from catalogue.connections import secret_fields
 from catalogue.fields import JSONTextField
 from catalogue.imports.pipeline import ImportRefused
@@ -101,10 +105,10 @@ LISTED_BESIDES = ("schema_problem", "resembles")
 DEFINITION = "definition"  # A server's words on a prompt or resource
 MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
-SOURCE = Curated(Source, tuple(name for name in sources.UPDATABLE if name != "name"))
-WORKFLOW = Curated(Workflow, (*curation.OVERRIDABLE, "tool_aliases"))
-TOOLSET = Curated(Toolset, tuple(name for name in curation.CHANGEABLE if name != "slug"))
-FEATURE = Curated(ServerFeature, features.CHANGEABLE)
+SOURCE = Curated(Source, tuple(name for name in UPDATABLE if name != "name"))
+WORKFLOW = Curated(Workflow, (*OVERRIDABLE, "tool_aliases"))
+TOOLSET = Curated(Toolset, tuple(name for name in TOOLSET_FIELDS if name != "slug"))
+FEATURE = Curated(ServerFeature, FEATURE_FIELDS)
 RULE_FIELDS = ("action", "subject", "syntax", "pattern", "enabled", "note")
 FILTER, TOOLSET_RULE = Curated(WorkflowFilter, RULE_FIELDS), Curated(ToolsetRule, RULE_FIELDS)
 ROWS: dict[str, Curated] = {}  # By section: models of other packages of which there is one row

@@ -6,11 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from catalogue.database import in_batches
-from catalogue.history import Actor, record_change, set_fields
 from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
 from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
@@ -19,10 +17,9 @@ from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition
 
 Key = tuple[str, str]  # Kind and the server's name or address
-CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
 UNREVIEWED = ("icons", "size")  # No text that agents read, and a size changes often
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
-MOST_GONE = 1_000  # Of a source
+MAX_GONE = 1_000  # Of a source
 KEPT = "The last listed ones are kept."
 
 
@@ -105,7 +102,7 @@ def _forget(missing: Iterable[ServerFeature]) -> None:
     each time."""
     latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
     decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
-    kept = {one.pk for one in decided[:MOST_GONE]}
+    kept = {one.pk for one in decided[:MAX_GONE]}
     keys = [one.pk for one in latest if one.pk not in kept]
     for batch in in_batches(keys, BATCH):
         # Clients do not see them, so the revision stays.
@@ -166,44 +163,6 @@ class _Names:
                 made = prefix_of(self._source) + made
         taken.add(made)
         return made
-
-
-@transaction.atomic
-def switch_features(features: QuerySet[ServerFeature], *, enabled: bool, by: Actor) -> int:
-    """Enable or disable them. Returns how many changed."""
-    Revision.lock()
-    keys = list(features.values_list("pk", flat=True))
-    changing = ServerFeature.objects.filter(pk__in=keys).exclude(enabled=enabled)
-    before = list(changing.only("served_as", "enabled").order_by())
-    if before:
-        Revision.bump()
-        changing.update(enabled=enabled)
-        record_change(by, before, "Enabled." if enabled else "Disabled.")
-    return len(before)
-
-
-@transaction.atomic
-def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
-    """Serve the server's present definition. False if its hash is not `offer`, the one that was reviewed."""
-    Revision.lock()
-    row = ServerFeature.objects.get(pk=feature.pk)
-    if row.offered is None or row.offer_hash != offer:
-        return False
-    row.definition, row.offered = row.offered | split(row.definition)[1], None
-    row.changed_at = timezone.now()
-    row.save(update_fields=DEFINED)
-    record_change(by, [row], "Accepted the server's change.")
-    return True
-
-
-@transaction.atomic
-def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
-    """Raises ValidationError keyed by field."""
-    set_fields(feature, decisions, allowed=CHANGEABLE)
-    Revision.lock()
-    feature.full_clean()
-    feature.save(update_fields=list(decisions))
-    return feature
 
 
 def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:

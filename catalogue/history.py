@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import models
+from django.db import models, transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from catalogue.models import Exposing, HistoryEntry, Recorded, Revision
@@ -62,6 +63,23 @@ def record_changes(
     changes = _find_changes([obj for obj, _ in entries])
     found = [(obj, message, changes.get(id(obj), {})) for obj, message in entries]
     record_values(actor, found, reverts=reverts)
+
+
+@transaction.atomic
+def change_rows(by: Actor | None, rows: QuerySet[Any], message: str, *, named_by: str, **values: Any) -> int:
+    """Set the values on those rows that have others, and record it if there is an actor. `named_by`: the
+    column by which the history names the rows. Returns how many changed."""
+    Revision.lock()
+    # By primary key, because the callers' querysets may be ordered, sliced or joined.
+    keys = list(rows.values_list("pk", flat=True))
+    changing = rows.model._default_manager.filter(pk__in=keys).exclude(**values)
+    before = list(changing.only(named_by, *values).order_by())
+    changing.update(**values)
+    if before:
+        Revision.bump()
+    if by is not None:
+        record_change(by, before, message)
+    return len(before)
 
 
 def record_deletion(

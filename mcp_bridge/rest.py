@@ -15,8 +15,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
+from catalogue.actions.toolsets import CHANGEABLE, write_toolset
+from catalogue.actions.workflows import UnknownWorkflows
 from catalogue.configuration import TOOLSET
-from catalogue.curation import CHANGEABLE, UnknownWorkflows, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields, write_fields
 from catalogue.models import Toolset, Workflow

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from catalogue.curation import write_toolset
+from catalogue.actions.toolsets import write_toolset
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State

@@ -16,15 +16,7 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
 
-from catalogue.admin import base
-from catalogue.admin import rendering as html
-from catalogue.drift import Difference, describe_differences, show_unseen
-from catalogue.exposure import Placement
-from catalogue.history import actor_of
-from catalogue.http_tools import KIND
-from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
-from catalogue.naming import counted, listed
-from catalogue.review import (
+from catalogue.actions.reviews import (
     KINDS,
     Decided,
     ReviewRefused,
@@ -38,6 +30,14 @@ from catalogue.review import (
     keep_accepted,
     warning_of_review,
 )
+from catalogue.admin import base
+from catalogue.admin import rendering as html
+from catalogue.drift import Difference, describe_differences, show_unseen
+from catalogue.exposure import Placement
+from catalogue.history import actor_of
+from catalogue.http_tools import KIND
+from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
+from catalogue.naming import counted, listed
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER, FIELD, IN_PART, KEPT = "offer", "field", "in_part", "kept"

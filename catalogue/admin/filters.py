@@ -19,6 +19,7 @@ from django.utils.html import format_html
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
+from catalogue.actions.workflows import known_tags
 from catalogue.admin.base import (
     ButtonsMixin,
     CatalogueChangeList,
@@ -30,7 +31,6 @@ from catalogue.admin.base import (
 )
 from catalogue.admin.marks import MARK, leave_out_deleted, marked, read_mark, show_mark
 from catalogue.admin.rendering import SHOWN_NAMES, Group, badge, group_of, side_by_side
-from catalogue.curation import known_tags
 from catalogue.exposure import (
     Explanation,
     FilterPreview,

@@ -20,6 +20,7 @@ from unfold.decorators import action
 
 from audit.models import Entry, Segment
 from audit.sealing import head
+from catalogue.actions.reverting import RevertRefused, permission_to_revert, revert_change, why_not_revertible
 from catalogue.admin import base
 from catalogue.admin.rendering import (
     DASH,
@@ -37,7 +38,6 @@ from catalogue.history import actor_of, recorded_model
 from catalogue.long_lists import SEARCHED
 from catalogue.models import HistoryEntry
 from catalogue.naming import counted
-from catalogue.reverting import RevertRefused, permission_to_revert, revert_change, why_not_revertible
 
 KIND_BADGES = {
     HistoryEntry.Kind.ADDED: "success",

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from catalogue import features
+from catalogue.actions.features import CHANGEABLE, accept_change, switch_features
 from catalogue.admin import rendering as html
 from catalogue.admin.base import (
     Button,
@@ -21,6 +21,7 @@ from catalogue.admin.base import (
     change_if_sure,
     column,
 )
+from catalogue.features import describe
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
 
@@ -58,7 +59,7 @@ class StateFilter(OptionsFilter):
 class ServerFeatureForm(CatalogueForm):
     class Meta:
         model = ServerFeature
-        fields = features.CHANGEABLE
+        fields = CHANGEABLE
 
 
 @admin.register(ServerFeature)
@@ -122,7 +123,7 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
         self, request: HttpRequest, queryset: QuerySet[ServerFeature], done: str, told: str, *, enabled: bool
     ) -> HttpResponse | None:
         affected = queryset.filter(enabled=not enabled)
-        switch = partial(features.switch_features, queryset, enabled=enabled, by=actor_of(request))
+        switch = partial(switch_features, queryset, enabled=enabled, by=actor_of(request))
         title = f"{'Enable' if enabled else 'Disable'} prompts and resources"
         return change_if_sure(self, request, affected, title, switch, done=done, note=told, noun=NOUNS)
 
@@ -135,7 +136,7 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
     @button("Accept the change", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, feature: ServerFeature) -> None:
         offer = request.POST.get(OFFER, "")
-        if features.accept_change(feature, offer=offer, by=actor_of(request)):
+        if accept_change(feature, offer=offer, by=actor_of(request)):
             messages.success(request, "Accepted. Clients get the server's current version.")
         else:
             messages.warning(
@@ -143,8 +144,8 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
             )
 
     def panel(self, request: HttpRequest, obj: ServerFeature) -> dict[str, Any]:
-        now = dict(features.describe(obj, obj.definition))
-        offered = dict(features.describe(obj, obj.offered or {}))
+        now = dict(describe(obj, obj.definition))
+        offered = dict(describe(obj, obj.offered or {}))
         rows = [
             (label, html.paragraphs(text), *([html.paragraphs(offered[label])] if obj.offered else []))
             for label, text in now.items()

@@ -20,6 +20,17 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
+from catalogue.actions.sources import (
+    UPDATABLE,
+    change_source,
+    check_address_is_kept,
+    check_candidate,
+    check_settings,
+    create_source,
+    list_now,
+    list_soon,
+    switch_sources,
+)
 from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, change_if_sure, column
 from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
@@ -35,22 +46,12 @@ from catalogue.connections import (
     settings_of,
     summary_of,
 )
-from catalogue.discovery import RefreshRefused, make_due, refresh_source
-from catalogue.history import actor_of, record_change
+from catalogue.discovery import RefreshRefused
+from catalogue.history import actor_of
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Workflow
 from catalogue.naming import counted
 from catalogue.secrets import EntriesLost, is_reference, seal_entries, unseal_entries
-from catalogue.sources import (
-    UPDATABLE,
-    check_address_is_kept,
-    check_candidate,
-    check_settings,
-    configure_source,
-    create_source,
-    switch_sources,
-    update_source,
-)
 from connectors.errors import Misconfigured
 from connectors.protocol import Connector
 from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
@@ -221,11 +222,10 @@ class SourceForm(CatalogueForm):
 
     def update(self) -> None:
         """Changed fields only: new settings make a listing due and replace open connections."""
-        own = {name: self.cleaned_data[name] for name in UPDATABLE if name in self.changed_data}
-        if own:
-            update_source(self.instance, **own)
+        changes = {name: self.cleaned_data[name] for name in UPDATABLE if name in self.changed_data}
         if any(name.startswith((SETTING, FORGET)) for name in self.changed_data):
-            configure_source(self.instance, config=self.config, credentials=self.credentials)
+            changes |= {"config": self.config, "credentials": self.credentials}
+        change_source(self.instance, **changes)
 
 
 def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
@@ -483,17 +483,16 @@ class SourceAdmin(ButtonsMixin):
 
     # Buttons and actions
 
-    @button("Refresh now", icon="refresh", variant="primary")
+    @button("Refresh now", icon="refresh", variant="primary", records=True)
     def refresh_now(self, request: HttpRequest, source: Source) -> None:
         _refresh(request, source)
 
     @admin.action(description="Refresh now", permissions=["refresh"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         """A single one now; several by the worker, as one hanging engine would block the page."""
-        record_change(actor_of(request), queryset, "Requested a listing.")
         if queryset.count() == 1:
             _refresh(request, queryset.get())
-        elif asked := make_due(queryset):
+        elif asked := list_soon(queryset, by=actor_of(request)):
             messages.success(
                 request,
                 f"{counted(asked, 'listing starts', 'listings start')} within seconds. "
@@ -592,7 +591,7 @@ def _choices_of(connector: type[Connector]) -> Iterator[tuple[str, str, dict[str
 
 def _refresh(request: HttpRequest, source: Source) -> None:
     try:
-        run = refresh_source(source)
+        run = list_now(source, by=actor_of(request))
     except RefreshRefused as error:
         messages.warning(request, str(error))
         return

@@ -20,11 +20,11 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from catalogue import roles
+from catalogue.actions.sources import rename_in_reservations
 from catalogue.admin import rendering
 from catalogue.admin.base import CatalogueAdmin, column
 from catalogue.models import Role
 from catalogue.naming import find_name_problem
-from catalogue.sources import rename_in_reservations
 from connectors.network.redaction import escaped
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import smart_split
 from unfold import widgets
 
-from catalogue import curation
+from catalogue.actions import workflows as actions
+from catalogue.actions.toolsets import add_to_toolset
 from catalogue.admin import rendering as html
 from catalogue.admin.base import (
     CatalogueChangeList,
@@ -40,7 +41,6 @@ from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, Arguments
 from catalogue.admin.tables import TableMixin
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.approval_rules import COMPARISONS, write_rules
-from catalogue.curation import add_to_toolset
 from catalogue.exposure import (
     Explanation,
     Visibility,
@@ -59,8 +59,8 @@ from catalogue.portable_schemas import find_refusals, limit_for_tools
 from catalogue.presentation import CURATORS_HINTS
 
 NO_TAGS, SEEN, WARNED = "-", "seen", "warned"
-USUAL_ALIAS_DAYS = 30
-MOST_SUGGESTED, MOST_WARNED = 500, 500
+DEFAULT_ALIAS_DAYS = 30
+MAX_SUGGESTED, MAX_WARNED = 500, 500
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -89,7 +89,7 @@ class TagsForm(forms.Form):
             attrs={"autocomplete": "off", "list": "known-tags", "autofocus": True}
         ),
     )
-    suggested = staticmethod(lambda: curation.known_tags()[:MOST_SUGGESTED])
+    suggested = staticmethod(lambda: actions.known_tags()[:MAX_SUGGESTED])
 
 
 class ToolsetForm(forms.Form):
@@ -125,9 +125,9 @@ class WorkflowForm(CatalogueForm):
     alias_days = forms.IntegerField(
         label="Days for which the old name still works",
         min_value=0,
-        max_value=curation.MOST_ALIAS_DAYS,
+        max_value=actions.MAX_ALIAS_DAYS,
         required=False,
-        initial=USUAL_ALIAS_DAYS,
+        initial=DEFAULT_ALIAS_DAYS,
         help_text="During this time, calls by the old name run, and no other workflow can get it. Afterwards "
         "(immediately with 0), they are refused. Both answers contain the new name.",
         widget=widgets.UnfoldAdminIntegerFieldWidget,
@@ -137,7 +137,7 @@ class WorkflowForm(CatalogueForm):
 
     class Meta:
         model = Workflow
-        fields = (*curation.OVERRIDABLE, "enabled")
+        fields = (*actions.OVERRIDABLE, "enabled")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -158,7 +158,7 @@ class WorkflowForm(CatalogueForm):
         self._ask_to_enable(cleaned)
         # What did not change may stay, though the engine's schema has changed since.
         changed = {name: cleaned[name] for name in self.changed_data if name in cleaned}
-        for field, told in curation.find_misfits(self.instance.input_schema, changed).items():
+        for field, told in actions.find_misfits(self.instance.input_schema, changed).items():
             self.add_error(field, told)
         return cleaned
 
@@ -186,8 +186,8 @@ SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
 FOR_READERS = {
-    "argument_overrides": "told_arguments",
-    "approval_rules": "told_rules",
+    "argument_overrides": "arguments_summary",
+    "approval_rules": "rules_summary",
     ("tool_name", "alias_days"): "tool_name",
 }
 AREAS = {"description_override": 5, "icon_override": 2}  # Heights of text areas, in lines
@@ -368,14 +368,14 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         # The next click, beside the warning, enables it.
         asks = wanted and WARNED not in request.POST and rows.exclude(warning="").exists()
         if not wanted:
-            curation.disable_workflows(rows, by=actor_of(request))
+            actions.disable_workflows(rows, by=actor_of(request))
         elif not asks:
-            enabled = curation.enable_as_seen({key: seen}, by=actor_of(request))
+            enabled = actions.enable_if_unchanged({key: seen}, by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, enabled_filters()), True
         workflow.asks = asks
         note_reviews([workflow])
-        if enabled and enabled.unseen:
+        if enabled and enabled.changed_since:
             # The rest of the row still shows the old content, so its switch still refers to that.
             workflow.content_hash, workflow.has_changed = seen, True
         return HttpResponse(self.state(workflow))
@@ -387,12 +387,12 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
     def save_model(self, request: HttpRequest, obj: Workflow, form: Any, change: bool) -> None:
         decisions = {
-            name: form.cleaned_data[name] for name in form.changed_data if name in curation.OVERRIDABLE
+            name: form.cleaned_data[name] for name in form.changed_data if name in actions.OVERRIDABLE
         }
         if "tool_name" in decisions or "alias_days" in form.changed_data:
             decisions["alias_days"] = form.cleaned_data["alias_days"] or 0
         if decisions:
-            curation.override_workflow(obj, **decisions)
+            actions.override_workflow(obj, **decisions)
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
             who = (
@@ -403,8 +403,8 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
             messages.warning(request, f"{who} get a message to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
-                curation.disable_workflows(Workflow.objects.filter(pk=obj.pk))
-            elif message := curation.enable_as_seen({obj.pk: form.cleaned_data[SEEN]}).unseen_message():
+                actions.disable_workflows(Workflow.objects.filter(pk=obj.pk))
+            elif message := actions.enable_if_unchanged({obj.pk: form.cleaned_data[SEEN]}).refusal():
                 raise ValidationError(message)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
@@ -414,11 +414,11 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
 
         def enable() -> None:
-            enabled = curation.enable_as_seen(seen, by=by)
+            enabled = actions.enable_if_unchanged(seen, by=by)
             others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
-            changed = enabled.changed + curation.enable_workflows(others, by=by)
+            changed = enabled.changed + actions.enable_workflows(others, by=by)
             messages.success(request, f"Enabled: {changed:,}.")
-            if message := enabled.unseen_message():
+            if message := enabled.refusal():
                 messages.warning(request, message)
 
         def note(count: int) -> str:
@@ -429,7 +429,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
         hidden = queryset.filter(enabled=False)
         warned = hidden.exclude(warning="").select_related(None).only("tool_name", "warning", "content_hash")
-        asked = [] if "post" in request.POST else list(warned[:MOST_WARNED])
+        asked = [] if "post" in request.POST else list(warned[:MAX_WARNED])
         # Others with a warning than the page showed stay hidden.
         unseen = dict.fromkeys(warned.values_list("pk", flat=True), "")
         seen = unseen | {row.pk: row.content_hash for row in asked} | seen
@@ -456,7 +456,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def disable() -> None:
-            disabled = curation.disable_workflows(queryset, by=actor_of(request))
+            disabled = actions.disable_workflows(queryset, by=actor_of(request))
             messages.success(request, f"Disabled: {disabled:,}.")
 
         def note(count: int) -> str:
@@ -478,20 +478,20 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     def mark_selected_read_only(
         self, request: HttpRequest, queryset: QuerySet[Workflow]
     ) -> HttpResponse | None:
-        mark = partial(curation.mark_read_only, queryset, by=actor_of(request))
+        mark = partial(actions.mark_read_only, queryset, by=actor_of(request))
         done, note = "Marked as read-only: {:,}.", "Clients may call {} without asking."
         return change_if_sure(self, request, queryset, "Mark as read-only", mark, done=done, note=note)
 
     @admin.action(description="Restore the engine's hints", permissions=["change"])
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
-        clear = partial(curation.clear_hints, queryset, by=actor_of(request))
+        clear = partial(actions.clear_hints, queryset, by=actor_of(request))
         done, note = "Restored the engine's hints: {:,}.", "Your hints of {} are removed."
         return change_if_sure(self, request, queryset, "Restore hints", clear, done=done, note=note)
 
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def add(form: TagsForm) -> None:
-            changed = curation.change_tags(queryset, add=form.cleaned_data["tags"], by=actor_of(request))
+            changed = actions.change_tags(queryset, add=form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Tagged: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Add tags", add)
@@ -499,7 +499,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     @admin.action(description="Remove tags…", permissions=["change"])
     def untag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def remove(form: TagsForm) -> None:
-            changed = curation.change_tags(queryset, remove=form.cleaned_data["tags"], by=actor_of(request))
+            changed = actions.change_tags(queryset, remove=form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Removed tags from: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Remove tags", remove)
@@ -519,7 +519,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     @admin.action(description="Remove, if the engine no longer lists them…", permissions=["change"])
     def remove_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def remove(_: forms.Form) -> None:
-            outcome = curation.remove_missing(queryset, by=actor_of(request))
+            outcome = actions.remove_missing(queryset, by=actor_of(request))
             messages.success(request, f"Removed: {outcome.removed:,}.")
             if message := outcome.kept_message():
                 messages.warning(request, message)
@@ -591,7 +591,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         )
 
     @admin.display(description="arguments")
-    def told_arguments(self, workflow: Workflow) -> SafeString:
+    def arguments_summary(self, workflow: Workflow) -> SafeString:
         lines = []
         for name, override in workflow.argument_overrides.items():
             if "constant" in override:
@@ -603,7 +603,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         return html.paragraphs("\n".join(lines))
 
     @admin.display(description="or depending on arguments")
-    def told_rules(self, workflow: Workflow) -> SafeString:
+    def rules_summary(self, workflow: Workflow) -> SafeString:
         return html.paragraphs(write_rules(workflow.approval_rules))
 
     @admin.display(description="engine's hints")

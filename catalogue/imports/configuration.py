@@ -19,6 +19,16 @@ from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 from pydantic import ValidationError as PydanticError
 
+from catalogue.actions.features import change_feature
+from catalogue.actions.reviews import note_layer, note_state
+from catalogue.actions.sources import change_source, check_address_is_kept, create_source
+from catalogue.actions.toolsets import POSITIONS_APART, write_toolset
+from catalogue.actions.workflows import (
+    MAX_FORMER_NAMES,
+    UnknownWorkflows,
+    disable_workflows,
+    enable_workflows,
+)
 from catalogue.configuration import (
     DEFINITION,
     FEATURE,
@@ -45,10 +55,9 @@ from catalogue.configuration import (
     secrets_of,
 )
 from catalogue.connections import secret_fields
-from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownWorkflows, write_toolset
 from catalogue.database import in_batches
 from catalogue.drift import warning_of
-from catalogue.features import change_feature, is_enabled_when_new, words_of
+from catalogue.features import is_enabled_when_new, words_of
 from catalogue.history import (
     Actor,
     cut_to_difference,
@@ -63,8 +72,6 @@ from catalogue.models.workflow import describe_alias
 from catalogue.naming import counted, make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
-from catalogue.review import note_layer, note_state
-from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
 from connectors.definitions import FeatureDefinition, explain, parse_definition
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path
@@ -158,7 +165,7 @@ NOT_LISTED = (
     "its source has not listed this workflow yet: refresh the source first, or import a file whose section "
     "`listed` has it"
 )
-DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
+DECIDED = (*WORKFLOW.fields, "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "warning", "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 LISTED_PREFIX = "listed "
@@ -248,7 +255,8 @@ class Workflows:
         if self.changed:
             decided = [column for column in DECIDED if name_in_file(column) in names]
             columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
-            Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
+            if columns:
+                Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
         self._settle()
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
@@ -265,13 +273,12 @@ class Workflows:
     def _settle(self) -> None:
         for batch in in_batches(self.accepted, BATCH):
             Review.objects.changes().filter(workflow__in=batch).delete()
-        enabled = [
-            row.pk
-            for row, fields in self.changed.items()
-            if row.enabled and any(one.name == "enabled" for one in fields)
+        decided = [
+            row for row, fields in self.changed.items() if any(one.name == "enabled" for one in fields)
         ]
-        for keys in in_batches(enabled, BATCH):
-            Review.objects.new_workflows().filter(workflow__in=keys).delete()
+        for batch in in_batches(decided, BATCH):
+            enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if row.enabled]))
+            disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if not row.enabled]))
 
     def _add(self, source: Source, layer: Layer) -> None:
         enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
@@ -353,7 +360,7 @@ def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
     """Former names here and in the file; unchanged unless the file adds one."""
     known: list[str] = row.former_tool_names
     names = dict.fromkeys([*([name] if name else []), *of_file, *known])
-    joined = [one for one in names if one != row.tool_name][:MOST_FORMER_NAMES]
+    joined = [one for one in names if one != row.tool_name][:MAX_FORMER_NAMES]
     return known if set(joined) == set(known) else joined
 
 
@@ -637,9 +644,8 @@ class _Import:
             return
         try:
             if config != source.config or credentials != stored:
-                configure_source(source, config=config, credentials=credentials)
-            if changed:
-                update_source(source, **changed)
+                changed |= {"config": config, "credentials": credentials}
+            change_source(source, **changed)
         except (ValidationError, Misconfigured) as error:
             refused = error if isinstance(error, ValidationError) else ValidationError(error.message)
             self._file.refuse_all(path, refused)

@@ -9,6 +9,7 @@ import pydantic
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from catalogue.actions.sources import create_source
 from catalogue.connections import find_setting_problems, secret_fields
 from catalogue.database import collection_paused
 from catalogue.descriptions import tokens_for
@@ -28,7 +29,6 @@ from catalogue.models import Revision, Source
 from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
 from catalogue.reduced_schemas import serve_reduced
-from catalogue.sources import create_source
 from connectors.formats.json import write_json
 from connectors.http_tools.connector import HttpConfig
 from connectors.http_tools.openapi.document import (

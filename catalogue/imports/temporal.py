@@ -6,7 +6,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from catalogue import sources
+from catalogue.actions import sources
 from catalogue.connections import secret_fields
 from catalogue.imports import cache_takers
 from catalogue.imports.pipeline import (
@@ -19,7 +19,7 @@ from catalogue.imports.pipeline import (
     stored_secrets,
 )
 from catalogue.models import DiscoveryRun, Revision, Source
-from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
+from catalogue.reconciliation import Change, Listing, plan_changes, read_listing, reconcile
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
@@ -104,7 +104,7 @@ class _Prepared:
             )
         # Unchanged settings keep open connections and cached results.
         if self.config != self.source.config or self.credentials != stored_secrets(self.source):
-            sources.configure_source(self.source, config=self.config, credentials=self.credentials)
+            sources.change_source(self.source, config=self.config, credentials=self.credentials)
         return self.source
 
 
@@ -131,7 +131,7 @@ def _prepare(request: TemporalImportRequest) -> _Prepared:
         dry_run=request.dry_run,
         changes={
             name: Change.KEPT if name in listing.layers and name not in declared.entries else change
-            for name, change in foresee_changes(source, listing).items()
+            for name, change in plan_changes(source, listing).items()
         },
         settings=_changed_settings(source, config, credentials),
         notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],

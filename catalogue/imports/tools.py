@@ -13,6 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 from pydantic import Field
 
+from catalogue.actions.sources import create_source
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
@@ -22,9 +23,8 @@ from catalogue.http_tools import KIND, authentication_of, why_hidden
 from catalogue.imports.pipeline import ToolsRefused, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
-from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
+from catalogue.reconciliation import Change, Listing, layer_of, plan_changes, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
-from catalogue.sources import create_source
 from connectors.definitions import OUTPUT_SCHEMA, WorkflowDefinition
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
@@ -323,7 +323,7 @@ def store_layers(
 ) -> list[ToolChange]:
     """The tools in their order, then removed ones. Call it in a transaction that holds `Revision.lock`."""
     listing = Listing(layers)
-    changes = foresee_changes(source, listing)
+    changes = plan_changes(source, listing)
     if not prune:
         changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
     updated = [name for name, change in changes.items() if change is Change.UPDATED]

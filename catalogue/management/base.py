@@ -13,7 +13,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import QuerySet
 
-from catalogue.curation import UnknownWorkflows, choose_workflows
+from catalogue.actions.workflows import UnknownWorkflows, choose_workflows
 from catalogue.database import prepare_embedded_database, warn_of_pending_migrations
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured

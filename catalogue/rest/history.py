@@ -20,6 +20,7 @@ from rest_framework.views import APIView
 from audit.models import Entry, Kind
 from audit.sealing import head
 from catalogue.access import Scope
+from catalogue.actions.reverting import RevertRefused, permission_to_revert, revert_change
 from catalogue.audit import MEDIA_TYPE, matching, send_export
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED, search_newest, with_keys
@@ -28,7 +29,6 @@ from catalogue.permissions import admin_access, demand_of_staff, permissions_beh
 from catalogue.rest import base
 from catalogue.rest.base import LongPages, Refusal, StableOrdering, as_problem
 from catalogue.rest.views import ApiViewSet
-from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "array", "items": {}}})

@@ -9,14 +9,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.drift import Difference, describe_differences, kinds_held
-from catalogue.exposure import Placement
-from catalogue.history import actor_of
-from catalogue.models import Review, Source, Workflow
-from catalogue.permissions import admin_access
-from catalogue.rest import base
-from catalogue.rest.views import ApiViewSet
-from catalogue.review import (
+from catalogue.actions.reviews import (
     ACCEPTABLE,
     KINDS,
     Decided,
@@ -28,6 +21,13 @@ from catalogue.review import (
     offers_of,
     warning_of_review,
 )
+from catalogue.drift import Difference, describe_differences, kinds_held
+from catalogue.exposure import Placement
+from catalogue.history import actor_of
+from catalogue.models import Review, Source, Workflow
+from catalogue.permissions import admin_access
+from catalogue.rest import base
+from catalogue.rest.views import ApiViewSet
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
 HASH_LENGTH = 64

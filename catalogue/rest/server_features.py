@@ -6,8 +6,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.actions.features import accept_change, change_feature
 from catalogue.configuration import FEATURE
-from catalogue.features import accept_change, change_feature
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import ServerFeature
 from catalogue.permissions import admin_access

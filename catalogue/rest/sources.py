@@ -17,11 +17,12 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue import sources
 from catalogue.access import Scope
+from catalogue.actions import sources
+from catalogue.actions.reviews import ReviewRefused, confirm_listing
 from catalogue.configuration import SOURCE
 from catalogue.connections import engine_kind
-from catalogue.discovery import RefreshRefused, refresh_source
+from catalogue.discovery import RefreshRefused
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
 from catalogue.permissions import Access, admin_access
@@ -41,7 +42,6 @@ from catalogue.rest.base import (
     set_defaults,
 )
 from catalogue.rest.views import NAME, ApiViewSet, DestroyMixin
-from catalogue.review import ReviewRefused, confirm_listing
 from connectors.registry import connector_kinds
 
 
@@ -311,13 +311,8 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         `config` and `credentials` are each replaced as a whole. Omitted fields are unchanged."""
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
-        decisions = {name: value for name, value in body.items() if name in sources.UPDATABLE}
-        connection = {name: value for name, value in body.items() if name not in sources.UPDATABLE}
         try:
-            if decisions:
-                sources.update_source(source, **decisions)
-            if connection:
-                sources.configure_source(source, **connection)
+            sources.change_source(source, **body)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record(changed_fields(body), source)
@@ -342,10 +337,8 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         """Refresh a source.
         Lists the engine's workflows now and waits for the result. The answer is 200 also for a listing
         that failed or is held: its `outcome` and `error` say so."""
-        source = self.get_object()
-        self.record("Requested a listing.", source)
         try:
-            run = refresh_source(source)
+            run = sources.list_now(self.get_object(), by=actor_of(request))
         except RefreshRefused as refused:
             raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
         return Response(DiscoveryRunDetailSerializer(run).data)

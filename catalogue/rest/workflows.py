@@ -14,8 +14,9 @@ from rest_framework.exceptions import ValidationError as InvalidRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue import curation, tables
+from catalogue import tables
 from catalogue.access import Scope
+from catalogue.actions import workflows as actions
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.columns import Rows
@@ -263,7 +264,7 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
     tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
         min_value=0,
-        max_value=curation.MOST_ALIAS_DAYS,
+        max_value=actions.MAX_ALIAS_DAYS,
         help_text="Days for which calls by the old name still run when `tool_name` changes; by default they "
         "are refused immediately, with the new name. If the name stays, this applies to the last old name.",
     )
@@ -288,7 +289,7 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
 
     class Meta:
         model = Workflow
-        fields = ("alias_days", *map(name_in_file, curation.OVERRIDABLE))
+        fields = ("alias_days", *map(name_in_file, actions.OVERRIDABLE))
         extra_kwargs = rename(
             WORKFLOW.names,
             description={"max_length": 20_000},
@@ -509,7 +510,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         workflow = self.get_object()
         body = self.read_body(OverridesSerializer, partial=True)
         try:
-            curation.override_workflow(workflow, **body)
+            actions.override_workflow(workflow, **body)
         except ValidationError as error:
             # The model's `title_override` is the request's `title`.
             problems = {
@@ -536,8 +537,8 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         body = self.read_body(SeenSerializer)
         seen, by = body.get("content_hash"), actor_of(request)
         if seen is None:
-            curation.enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
-        elif message := curation.enable_as_seen({workflow.pk: seen}, by=by).unseen_message():
+            actions.enable_workflows(Workflow.objects.filter(pk=workflow.pk), by=by)
+        elif message := actions.enable_if_unchanged({workflow.pk: seen}, by=by).refusal():
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
@@ -546,7 +547,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     def disable(self, request: Request, tool_name: str) -> Response:
         """Disable a workflow."""
         workflow = self.get_object()
-        curation.disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
+        actions.disable_workflows(Workflow.objects.filter(pk=workflow.pk), by=actor_of(request))
         return self._shown(workflow)
 
     @extend_schema(
@@ -563,7 +564,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         All or none: an unknown name changes nothing. List them with `warned=true` before."""
         chosen = self._chosen()
         warned = list(chosen.filter(enabled=False).exclude(warning="").values_list("tool_name", flat=True))
-        changed = curation.enable_workflows(chosen, by=actor_of(request))
+        changed = actions.enable_workflows(chosen, by=actor_of(request))
         return Response({"changed": changed} | ({"warned": warned} if warned else {}))
 
     @extend_schema(
@@ -575,7 +576,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     def disable_many(self, request: Request) -> Response:
         """Disable workflows of a source.
         All or none: an unknown name changes nothing."""
-        return Response({"changed": curation.disable_workflows(self._chosen(), by=actor_of(request))})
+        return Response({"changed": actions.disable_workflows(self._chosen(), by=actor_of(request))})
 
     @extend_schema(
         request=MissingSelectionSerializer,
@@ -588,7 +589,7 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         With curators' texts, settings and picks for toolsets; the history keeps these. Those that the
         engine lists and those with executions on record are kept. If the engine lists one again, it is a
         new workflow. All or none: an unknown name changes nothing."""
-        outcome = curation.remove_missing(self._chosen(missing=True), by=actor_of(request))
+        outcome = actions.remove_missing(self._chosen(missing=True), by=actor_of(request))
         return Response(RemovedSerializer(outcome).data)
 
     def _chosen(self, *, missing: bool = False) -> QuerySet[Workflow]:
@@ -597,8 +598,8 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
         if source is None:
             raise Refusal(404, f"Nothing was changed: there is no source {body['source']}.")
         try:
-            return curation.choose_workflows(source, body.get("names"), missing=missing)
-        except curation.UnknownWorkflows as unknown:
+            return actions.choose_workflows(source, body.get("names"), missing=missing)
+        except actions.UnknownWorkflows as unknown:
             problems = [Problem("/names", f"No such workflow: {name}") for name in unknown.names]
             raise Refusal(404, "Nothing was changed: some names are unknown.", errors=problems) from None
 

@@ -8,7 +8,7 @@ import django
 
 def main() -> None:
     django.setup()
-    from catalogue.curation import override_workflow
+    from catalogue.actions.workflows import override_workflow
     from catalogue.models import Workflow
 
     keys = list(Workflow.objects.order_by("pk").values_list("pk", flat=True))

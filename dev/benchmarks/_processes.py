@@ -111,10 +111,10 @@ def traces_collector(folder: Path) -> Iterator[str]:
 
 
 def _connect(engine: ExampleEngine) -> None:
-    from catalogue.curation import enable_workflows
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import enable_workflows
     from catalogue.discovery import refresh_source
     from catalogue.models import Workflow
-    from catalogue.sources import create_source
 
     source = create_source(
         name=f"example-{secrets.token_hex(4)}",

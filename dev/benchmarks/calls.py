@@ -52,8 +52,8 @@ class Figures:
 
 def prepare_workflows(base_url: str) -> None:
     """A workflow for each case."""
+    from catalogue.actions.sources import create_source
     from catalogue.models import Revision, Workflow
-    from catalogue.sources import create_source
 
     source = create_source(name="memory", kind="simplified", config={"base_url": base_url}, credentials={})
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

@@ -77,8 +77,8 @@ def measure(base_url: str, listing: _Listing) -> list[tuple[str, float, int]]:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
+    from catalogue.actions.sources import create_source
     from catalogue.discovery import refresh_source
-    from catalogue.sources import create_source
 
     source = create_source(name="bench", kind="simplified", config={"base_url": base_url}, credentials={})
     results = []

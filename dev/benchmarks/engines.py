@@ -103,10 +103,10 @@ Measuring = Callable[[ProductClient], Awaitable[Measured]]
 
 def connect(kind: str, config: dict[str, Any], credentials: dict[str, str] | None = None) -> dict[str, str]:
     """A source of this kind, listed, with all that it has enabled: the tools by the engine's names."""
-    from catalogue.curation import enable_workflows
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import enable_workflows
     from catalogue.discovery import refresh_source
     from catalogue.models import Workflow
-    from catalogue.sources import create_source
 
     source = create_source(name=kind, kind=kind, config=config, credentials=credentials or {})
     run = refresh_source(source)

@@ -62,10 +62,10 @@ def main() -> None:
 def measure(base_url: str) -> dict[str, float]:
     from catalogue import exposure
     from catalogue.access import Scope
-    from catalogue.curation import enable_workflows, override_workflow
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import enable_workflows, override_workflow
     from catalogue.models import Toolset, ToolsetRule, Workflow
     from catalogue.search import search_workflows
-    from catalogue.sources import create_source
     from mcp_bridge.tool_lists import ToolLists, View
 
     config = {"base_url": base_url, "max_response_bytes": 100_000_000}

@@ -56,8 +56,8 @@ def make_running(base_url: str) -> None:
     """Executions whose next polls are spread evenly over one interval."""
     from django.utils import timezone
 
+    from catalogue.actions.sources import create_source
     from catalogue.models import Workflow
-    from catalogue.sources import create_source
     from executions.models import Execution, ExecutionPayload, State
 
     source = create_source(

@@ -46,10 +46,10 @@ class Times:
 
 
 def add_source(server: TemporalServer) -> None:
-    from catalogue.curation import enable_workflows
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import enable_workflows
     from catalogue.discovery import refresh_source
     from catalogue.models import Workflow
-    from catalogue.sources import create_source
 
     config = {"host_port": server.address, "definitions": definitions()}
     source = create_source(name="temporal", kind="temporal", config=config, credentials={})

@@ -42,8 +42,8 @@ def measure(base_url: str) -> list[tuple[str, float, int]]:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
+    from catalogue.actions.sources import create_source
     from catalogue.discovery import refresh_source
-    from catalogue.sources import create_source
 
     source = create_source(name="bench", kind="mcp", config={"url": f"{base_url}/mcp"}, credentials={})
     results = []

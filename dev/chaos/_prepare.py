@@ -30,10 +30,10 @@ def prepare(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(name: str, settings: dict[str, Any]) -> dict[str, str]:
-    from catalogue.curation import enable_workflows
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import enable_workflows
     from catalogue.discovery import refresh_source
     from catalogue.models import Source, Workflow
-    from catalogue.sources import create_source
 
     limit = settings.pop("max_concurrent")
     source = create_source(name=name, kind="simplified", **settings)

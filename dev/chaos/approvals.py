@@ -44,7 +44,7 @@ django.setup()
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Workflow
 wanted = json.load(sys.stdin)
 for source, needed in wanted["needed"].items():

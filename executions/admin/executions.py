@@ -28,6 +28,7 @@ from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from catalogue.actions.sources import webhook_address
 from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import (
@@ -49,7 +50,6 @@ from catalogue.interactions import DeclaredInteraction, InteractionKind, interac
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Source
 from catalogue.served_schemas import summarise_inputs
-from catalogue.sources import webhook_address
 from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.protocol import ListedRun, RunFilter, RunState

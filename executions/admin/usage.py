@@ -14,9 +14,9 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
+from catalogue.actions.workflows import disable_workflows
 from catalogue.admin.base import SHOWN_NAMES, OptionsFilter
 from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed, table
-from catalogue.curation import disable_workflows
 from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow

@@ -23,6 +23,7 @@ from unfold.widgets import (
 )
 
 from catalogue.access import Scope
+from catalogue.actions.reverting import RevertRefused, reverters
 from catalogue.admin import rendering
 from catalogue.admin.base import (
     Button,
@@ -38,7 +39,6 @@ from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, record_change, write_fields
 from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
-from catalogue.reverting import RevertRefused, reverters
 from executions.dashboard import Need, Step, address
 from mcp_bridge import authentication
 from mcp_bridge.addresses import address_of

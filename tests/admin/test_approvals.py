@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Workflow
 from executions.approvals import content_of
 from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State

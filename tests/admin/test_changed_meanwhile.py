@@ -15,9 +15,9 @@ from django.db.models import Model
 from django.test import Client, RequestFactory
 
 import config.urls  # noqa: F401 - it registers the pages
+from catalogue.actions.workflows import override_workflow
 from catalogue.admin.base import CatalogueAdmin
 from catalogue.admin.marks import MARK
-from catalogue.curation import override_workflow
 from catalogue.models import HistoryEntry, ProductSettings, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import settings_row
 from tests.admin.conftest import StaffWith
@@ -121,8 +121,8 @@ def test_rules_are_compared_like_fields(admin_client: Client) -> None:
     assert save(admin_client, toolset, mine, rules__0__note="Mine", rules__2__pattern="c2").status_code == 302
     assert list(toolset.rules.values_list("pattern", "note")) == [("a2", "Mine"), ("c2", ""), ("d", "")]
     (entry,) = HistoryEntry.of(toolset)[:1]
-    told_rules = "Changed Note for toolset rule “include name a2”. Changed Pattern for toolset rule"
-    assert told_rules in entry.message, entry.message
+    rules_summary = "Changed Note for toolset rule “include name a2”. Changed Pattern for toolset rule"
+    assert rules_summary in entry.message, entry.message
 
 
 def test_rules_that_both_changed_are_told(admin_client: Client) -> None:

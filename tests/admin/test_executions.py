@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from catalogue import long_lists
 from catalogue.access import Caller
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow

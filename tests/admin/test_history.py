@@ -129,7 +129,7 @@ def test_the_history_is_shown_in_pages_and_begins_with_the_latest(admin_client: 
     assert "Change 0." in second and "101 entries" in second
 
 
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_what_was_empty_and_is_empty_is_no_change(admin_client: Client) -> None:
     """A5.3: of an added object, neither on the entry's page nor in the list."""
     changes = {"name": ["", "orders"], "hints": [None, {}], "tags": [None, ["finance"]]}
@@ -143,7 +143,7 @@ def test_what_was_empty_and_is_empty_is_no_change(admin_client: Client) -> None:
 
 def test_a_change_of_many_workflows_is_kept_with_a_few_queries() -> None:
     """B8."""
-    from catalogue.curation import disable_workflows
+    from catalogue.actions.workflows import disable_workflows
 
     make_workflows(50)
     disable_workflows(Workflow.objects.all(), by=command("somebody"))

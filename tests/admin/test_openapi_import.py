@@ -10,8 +10,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
+from catalogue.actions.sources import change_source
 from catalogue.models import Source, Workflow
-from catalogue.sources import configure_source, update_source
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, form_at, list_url, page_url, shown_in, text_of, told
 from tests.connectors.openapi import BASE, body_of, document
@@ -201,11 +201,11 @@ def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(admin_client: Clien
     source = Source.objects.filter(name="shop").first()
     match change:
         case "address":
-            configure_source(source, config=source.config | {"base_url": "https://other.example.com"})
+            change_source(source, config=source.config | {"base_url": "https://other.example.com"})
         case "authentication":
-            configure_source(source, config=source.config | {"authentication": "bearer"})
+            change_source(source, config=source.config | {"authentication": "bearer"})
         case "name":
-            update_source(source, name="orders")
+            change_source(source, name="orders")
         case "tools":
             confirm(admin_client, upload(admin_client, reworded, source="shop"))
         case _:

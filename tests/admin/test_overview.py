@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from audit.models import Entry
 from catalogue import exposure
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import (
     DiscoveryRun,

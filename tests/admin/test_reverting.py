@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from catalogue.curation import disable_workflows
+from catalogue.actions.workflows import disable_workflows
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.history import command, values_of
 from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter

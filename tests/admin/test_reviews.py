@@ -11,12 +11,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import Client
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.reviews import keep_accepted
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
 from catalogue.reconciliation import layer_of
-from catalogue.review import keep_accepted
 from tests.admin.pages import list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition, definitions
@@ -192,7 +192,7 @@ LAST_READ = {
 """Part of the query that reads what is decided."""
 
 
-@pytest.mark.databases("catalogue.review")
+@pytest.mark.databases("catalogue.actions.reviews")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("place", ["page", "list", "command"])
 def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(

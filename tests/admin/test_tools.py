@@ -7,9 +7,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from catalogue.actions.sources import create_source
 from catalogue.imports.tools import store_tools
 from catalogue.models import Source, Workflow
-from catalogue.sources import create_source
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, list_url, page_url, press, shown_in, text_of, told
 from tests.declared_tools import API, TOKEN, tool

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Review, Source, Workflow

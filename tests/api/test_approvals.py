@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from config.monitoring import collect, forget_measures
 from executions.models import Approval, Execution, StandingApproval
 from executions.starting import create_execution

@@ -3,7 +3,7 @@
 import pytest
 from django.utils import timezone
 
-from catalogue.curation import disable_workflows, enable_workflows
+from catalogue.actions.workflows import disable_workflows, enable_workflows
 from catalogue.history import command
 from catalogue.models import HistoryEntry, Review, ServerFeature, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet

@@ -7,7 +7,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Workflow
 from catalogue.reconciliation import read_listing, reconcile

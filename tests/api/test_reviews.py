@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import HistoryEntry, Review, Source, Workflow
 from tests.api.clients import administrator, agent, staff_session

@@ -86,7 +86,7 @@ def test_settings_that_cannot_work_are_a_configuration_error():
     assert "base_url" in response.json()["detail"]
 
 
-@pytest.mark.databases("catalogue.sources")
+@pytest.mark.databases("catalogue.actions.sources")
 def test_a_name_that_is_taken_is_refused():
     make_source("orders")
 
@@ -165,7 +165,7 @@ def test_a_source_can_be_switched_off_when_its_settings_no_longer_work():
     assert administrator().patch(f"/api/sources/{source.name}/", {"enabled": False}).status_code == 200
 
 
-@pytest.mark.databases("catalogue.sources")
+@pytest.mark.databases("catalogue.actions.sources")
 def test_deleting_a_source_takes_its_workflows_and_leaves_the_record():
     """A1.3, B8: every execution stays in the audit trail."""
     workflow = make_workflow()

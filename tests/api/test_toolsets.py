@@ -87,7 +87,7 @@ def test_what_is_not_named_in_a_change_stays():
     assert Revision.current() > before
 
 
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_rules_and_picks_are_each_replaced_as_a_whole():
     made = [make_workflow(name=name) for name in "abc"]
     make_toolset("finance", picked=made[:2], rules=["a", "b"])
@@ -157,7 +157,7 @@ def test_a_toolset_that_cannot_be_is_refused_by_field(sent, paths):
         ({"rules": None}, ["/rules"]),
     ],
 )
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     make_toolset("taken")
     make_toolset("mine", rules=["a*"])

@@ -167,7 +167,7 @@ def test_enabling_and_disabling_take_effect_at_once():
     assert names(reader) == []
 
 
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_all_workflows_of_a_source_are_enabled_and_no_others():
     source = make_source("orders")
     for name in "ab":
@@ -181,7 +181,7 @@ def test_all_workflows_of_a_source_are_enabled_and_no_others():
     assert names(administrator(), "enabled=true") == ["a", "b"]
 
 
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_named_workflows_are_disabled_by_any_of_their_names():
     source = make_source("orders")
     make_workflow(source, tool_name="a")
@@ -197,7 +197,7 @@ def test_named_workflows_are_disabled_by_any_of_their_names():
     assert names(administrator(), "enabled=true") == ["d"]
 
 
-@pytest.mark.databases("catalogue.curation")
+@pytest.mark.databases("catalogue.actions.workflows")
 def test_workflows_that_the_engine_no_longer_lists_are_removed_unless_they_have_executions():
     """A1.3: history stays, of runs and of what curators decided."""
     source, gone = make_source("orders"), timezone.now()

@@ -35,11 +35,11 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from audit.sealing import seal
+from catalogue.actions.sources import check_source
+from catalogue.actions.workflows import override_workflow
 from catalogue.connections import secret_fields
-from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import HistoryEntry, Source
-from catalogue.sources import check_source
 from config.monitoring import collect, forget_measures
 from config.web_server import WithoutValues
 from connectors.http_tools.tool import EXTRA_KEYS

@@ -18,7 +18,7 @@ from pytest_django import Settings
 
 from audit.models import Entry, Kind, Segment, digest_of, record
 from audit.sealing import head, prune, root_of, seal, verify
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from catalogue.product_settings import change_settings, remembered, settings_row

@@ -7,14 +7,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catalogue.curation import disable_workflows, enable_workflows
+from catalogue.actions.workflows import disable_workflows, enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from catalogue.reconciliation import BATCH
 from tests.catalogue.engine import Engine, definitions
 from tests.factories import make_source, make_workflow, make_workflows
 
-pytestmark = pytest.mark.databases("catalogue.reconciliation", "catalogue.curation")
+pytestmark = pytest.mark.databases("catalogue.reconciliation", "catalogue.actions.workflows")
 
 FEW, MANY = 100, 400
 

@@ -12,6 +12,7 @@ from loguru import logger
 from pytest_django import Settings
 
 from catalogue import connections
+from catalogue.actions.sources import change_source, switch_sources
 from catalogue.connections import (
     FEWEST_SECONDS,
     FEWEST_SECONDS_WHILE_FAILING,
@@ -21,7 +22,6 @@ from catalogue.connections import (
 )
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source
-from catalogue.sources import configure_source, switch_sources
 from tests.engines.workflow_server import WorkflowServer
 from tests.executions.engines import in_thread, until
 from tests.factories import make_source
@@ -171,7 +171,7 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
         await until(lambda: server.is_listened_to, "the server is listened to")
     changes: dict[str, Callable[[], object]] = {
         "switched off": lambda: switch_sources(Source.objects.filter(pk=source.pk), enabled=False),
-        "configured": lambda: configure_source(source, config={"url": server.url + "/new"}),
+        "configured": lambda: change_source(source, config={"url": server.url + "/new"}),
         "deleted": source.delete,
     }
     await in_thread(changes[change])

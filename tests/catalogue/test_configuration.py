@@ -16,13 +16,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue import configuration
+from catalogue.actions.workflows import override_workflow
 from catalogue.configuration import (
     LIMITS,
     SECTIONS,
     CatalogueFile,
     export_catalogue,
 )
-from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.history import command
 from catalogue.imports.configuration import CatalogueImportRequest, Plan, import_catalogue

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.discovery import RefreshRefused, due_sources, refresh_source, sources_to_list_at_start
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from catalogue.actions.reviews import KINDS
 from catalogue.drift import find_differences, is_harmless, kinds_held
 from catalogue.models import Workflow
 from catalogue.reconciliation import layer_of
-from catalogue.review import KINDS
 from catalogue.schemas import GENERIC_SCHEMA
 
 Layer = dict[str, Any]

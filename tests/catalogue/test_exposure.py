@@ -15,7 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue import exposure
-from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.actions.sources import change_source, create_source, switch_sources
+from catalogue.actions.workflows import disable_workflows, enable_workflows, override_workflow
 from catalogue.exposure import (
     FilterChain,
     Visibility,
@@ -27,11 +28,12 @@ from catalogue.exposure import (
     preview_filters,
 )
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
-from catalogue.sources import configure_source, create_source, switch_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 from tests.thoroughness import THOROUGH
 
-pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
+pytestmark = pytest.mark.databases(
+    "catalogue.exposure", "catalogue.models.history", "catalogue.actions.workflows"
+)
 
 Moved = Callable[[Callable[[], object]], int]
 
@@ -392,8 +394,8 @@ def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: M
         "delete filters": lambda: make_filter("y") and WorkflowFilter.objects.all().delete(),
         "delete a workflow": workflow.delete,
         "delete workflows": lambda: Workflow.objects.filter(pk=other.pk).delete(),
-        "configure a source": lambda: configure_source(source, credentials={"api_key": "other"}),
-        "rename a source": lambda: update_source(source, name="renamed"),
+        "configure a source": lambda: change_source(source, credentials={"api_key": "other"}),
+        "rename a source": lambda: change_source(source, name="renamed"),
         "switch sources off": lambda: switch_sources(Source.objects.all(), enabled=False),
         "switch sources on": lambda: switch_sources(Source.objects.all(), enabled=True),
         "add a source": lambda: create_source(

@@ -12,9 +12,9 @@ from django.core.management import CommandError, call_command
 from loguru import logger
 from pytest_django import Settings
 
+from catalogue.actions.sources import change_source, check_source
 from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
-from catalogue.sources import check_source, configure_source
 from config.logging import as_json, as_text
 from connectors.registry import forget_connectors
 from tests.catalogue.conftest import Logged
@@ -186,7 +186,7 @@ def test_new_settings_are_tried_at_once_however_often_the_old_ones_failed(
     for _ in range(9):
         refresh_source(source)
 
-    configure_source(source, credentials={"api_key": "another-key"})
+    change_source(source, credentials={"api_key": "another-key"})
     run = refresh_source(source)
 
     assert round(next_wait(source, run)) == FIRST_RETRY_SECONDS

@@ -7,7 +7,7 @@ import string
 import pytest
 from django.core.exceptions import ValidationError
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from catalogue.naming import MAX_LENGTH, RESERVED, make_tool_name

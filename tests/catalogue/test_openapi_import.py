@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from catalogue.actions.sources import change_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
-from catalogue.sources import configure_source
 from tests.connectors.openapi import BASE, body_of, document
 from tests.factories import make_filter, make_source
 
@@ -228,7 +228,7 @@ def test_a_source_that_lacks_a_key_may_get_it_and_import_again(write):
     assert 'requires "app" (an API key) in addition to "key", but the source has an API key in X-Key' in told
     assert "add X-App (header) to the source as an extra key, and import again" in told
     source = Source.objects.get()
-    configure_source(source, config=source.config | {"extra_key_3_name": "x-app"})
+    change_source(source, config=source.config | {"extra_key_3_name": "x-app"})
     assert "Refused: 1" in run(write(TWO_KEYS))
 
 

@@ -7,7 +7,18 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catalogue.curation import disable_workflows, enable_workflows, override_workflow, write_toolset
+from catalogue.actions.reviews import (
+    Decided,
+    ReviewRefused,
+    accept_offers,
+    confirm_listing,
+    differences_of,
+    keep_accepted,
+    offers_of,
+)
+from catalogue.actions.sources import change_source
+from catalogue.actions.toolsets import write_toolset
+from catalogue.actions.workflows import disable_workflows, enable_workflows, override_workflow
 from catalogue.descriptions import current_outages
 from catalogue.discovery import refresh_source
 from catalogue.drift import describe_differences
@@ -24,21 +35,11 @@ from catalogue.models import (
     WorkflowFilter,
 )
 from catalogue.reconciliation import layer_of
-from catalogue.review import (
-    Decided,
-    ReviewRefused,
-    accept_offers,
-    confirm_listing,
-    differences_of,
-    keep_accepted,
-    offers_of,
-)
-from catalogue.sources import update_source
 from tests.catalogue.engine import PATIENCE, Engine, definition, definitions
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.reconciliation", "catalogue.review", "catalogue.discovery"),
+    pytest.mark.databases("catalogue.reconciliation", "catalogue.actions.reviews", "catalogue.discovery"),
 ]
 
 Outcome, Policy = DiscoveryRun.Outcome, Source.ChangePolicy
@@ -555,7 +556,7 @@ def test_another_policy_judges_anew_what_is_held(
     engine.workflows = definitions(4)
     refresh_source(source)
     enable_workflows(Workflow.objects.exclude(tool_name="report_3"))
-    update_source(Source.objects.get(), change_policy=Policy.HOLD)
+    change_source(Source.objects.get(), change_policy=Policy.HOLD)
     engine.workflows = [
         definition(1, description=POISON),
         definition(2, version="2"),
@@ -566,7 +567,7 @@ def test_another_policy_judges_anew_what_is_held(
     fourth = Workflow.objects.get(tool_name="report_4").pk
     keep_accepted({fourth: awaiting()[fourth]}, by=BY)
     before = Revision.current()
-    update_source(Source.objects.get(), change_policy=policy)
+    change_source(Source.objects.get(), change_policy=policy)
     changed = Workflow.objects.exclude(version="1.0.0") | Workflow.objects.filter(description=POISON)
     assert set(changed.values_list("tool_name", flat=True)) == served_now
     assert Revision.current() > before
@@ -579,5 +580,5 @@ def test_another_policy_judges_anew_what_is_held(
 def test_the_policy_hold_leaves_what_is_served(engine: Engine, source: Source, served: Workflow) -> None:
     change(engine, source, version="2", description=POISON)
     offers = awaiting()
-    update_source(Source.objects.get(), change_policy=Policy.HOLD)
+    change_source(Source.objects.get(), change_policy=Policy.HOLD)
     assert awaiting() == offers and description_of(served) == "Makes report 1."

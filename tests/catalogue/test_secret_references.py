@@ -12,12 +12,12 @@ from pydantic import SecretStr
 from pytest_django import Settings
 
 from audit.sealing import seal, verify
-from catalogue import sources
+from catalogue.actions import sources
+from catalogue.actions.sources import check_source, create_source, encrypted_columns, reencrypt_credentials
 from catalogue.admin.sources import shown_settings
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from catalogue.secrets import LARGEST_FILE, SecretUnavailable, encrypt_credentials, references_in, resolve
-from catalogue.sources import check_source, create_source, encrypted_columns, reencrypt_credentials
 from orchestration.language_model import ModelError, ModelSettings
 from tests.catalogue.engine import Engine
 from tests.factories import make_source
@@ -180,7 +180,7 @@ def test_what_refers_to_nothing_costs_no_decryption_each_time() -> None:
 # Rotation of the key that encrypts what is stored
 
 
-@pytest.mark.databases("catalogue.sources")
+@pytest.mark.databases("catalogue.actions.sources")
 def test_a_rotation_that_was_broken_off_is_completed_by_the_next(
     db: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_rotation_that_was_broken_off_is_completed_by_the_next(
     assert verify().holds
 
 
-@pytest.mark.databases("catalogue.sources")
+@pytest.mark.databases("catalogue.actions.sources")
 def test_what_no_known_key_reads_is_named_and_left_as_it_is(db: None, settings: Settings) -> None:
     lost = make_source("lost")
     stored = lost.encrypted_credentials

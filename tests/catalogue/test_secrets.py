@@ -10,11 +10,11 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 from pytest_django import Settings
 
+from catalogue.actions.sources import change_source, check_source, create_source
 from catalogue.connections import make_connector
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
-from catalogue.sources import check_source, configure_source, create_source
 from connectors.errors import Misconfigured
 from tests.catalogue.conftest import Logged
 from tests.catalogue.engine import Engine
@@ -78,12 +78,12 @@ def test_a_source_whose_credentials_cannot_be_read_says_so_at_every_door(
 
     told = [check_source(source).message, refresh_source(source).error]
     with pytest.raises(ValidationError) as refused:
-        configure_source(Source.objects.get(), config={"base_url": engine.base_url})
+        change_source(Source.objects.get(), config={"base_url": engine.base_url})
     told += refused.value.message_dict["config"]
 
     assert {"enter them again" in words for words in told} == {True}
     assert engine.asked == 0
-    configure_source(Source.objects.get(), credentials={"api_key": "entered again"})
+    change_source(Source.objects.get(), credentials={"api_key": "entered again"})
     assert check_source(Source.objects.get()).ok
 
 
@@ -177,7 +177,7 @@ def test_settings_that_are_no_object_are_refused_in_words(db: None, config: Any)
 def test_settings_that_are_no_object_replace_none(source: Source, config: Any) -> None:
     """B4: also where it is asked first whether stored secrets would go elsewhere."""
     with pytest.raises(ValidationError) as refused:
-        configure_source(Source.objects.get(), config=config)
+        change_source(Source.objects.get(), config=config)
 
     assert refused.value.message_dict == {"config": ["The settings must be a JSON object."]}
     assert Source.objects.get().config == source.config

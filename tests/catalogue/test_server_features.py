@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from catalogue import features
+from catalogue.actions.features import accept_change, switch_features
+from catalogue.actions.reverting import revert_change
 from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
-from catalogue.features import accept_change, switch_features
 from catalogue.history import command
 from catalogue.models import DiscoveryRun, HistoryEntry, Revision, ServerFeature, Source
-from catalogue.reverting import revert_change
 from connectors.background import run_in_background_loop
 from mcp_bridge.upstream import find_resource
 from tests.engines import hostile_servers as servers
@@ -220,7 +220,7 @@ def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
     source: Source, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some servers invent addresses for each session."""
-    monkeypatch.setattr(features, "MOST_GONE", 2)
+    monkeypatch.setattr(features, "MAX_GONE", 2)
     wire.resources = {"resources": [{"uri": f"note://{number}", "name": "x"} for number in range(5)]}
     listed(source)
     switch_features(source.features.filter(upstream_id__in=("note://1", "note://2")), enabled=True, by=BY)

@@ -15,10 +15,10 @@ from django.db import connection
 from django.utils import timezone
 
 from catalogue import discovery
-from catalogue.curation import enable_workflows
+from catalogue.actions.sources import change_source, switch_sources
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
-from catalogue.sources import configure_source, switch_sources
 from catalogue.tasks import refresh_one_source
 from tests.catalogue.engine import PATIENCE, Engine, Pause, definition, definitions
 from tests.executions.engines import wait_until
@@ -231,7 +231,7 @@ def test_settings_changed_during_a_listing_make_it_count_for_nothing(
     paused.wait_until_asked()
     with Engine() as new_engine:
         new_engine.workflows = [definition(7)]
-        configure_source(Source.objects.get(), config={"base_url": new_engine.base_url}, credentials={})
+        change_source(Source.objects.get(), config={"base_url": new_engine.base_url}, credentials={})
         due_since = Source.objects.get().next_refresh_at
         paused.release()
 
@@ -253,7 +253,7 @@ def test_new_settings_can_be_listed_with_while_the_old_address_still_hangs(
     paused.wait_until_asked()
     with Engine() as new_engine:
         new_engine.workflows = definitions(2)
-        configure_source(Source.objects.get(), config={"base_url": new_engine.base_url}, credentials={})
+        change_source(Source.objects.get(), config={"base_url": new_engine.base_url}, credentials={})
 
         assert refresh_source(source).added == 2
 
@@ -269,7 +269,7 @@ def test_a_failure_with_old_settings_says_nothing_of_the_new_ones(
     engine.fails_with(401)
     listing = helper.start(refresh_source, source)
     paused.wait_until_asked()
-    configure_source(Source.objects.get(), credentials={"api_key": "the right key"})
+    change_source(Source.objects.get(), credentials={"api_key": "the right key"})
     paused.release()
 
     assert "401" in listing.result(PATIENCE).error

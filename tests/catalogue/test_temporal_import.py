@@ -10,8 +10,8 @@ import yaml
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from catalogue.actions.sources import change_source
 from catalogue.models import Revision, Source, Workflow
-from catalogue.sources import update_source
 from connectors.temporal.declarations import CacheBlock
 from connectors.testing import free_port
 from executions.models import CachePolicy
@@ -431,6 +431,6 @@ def test_the_workflows_of_other_sources_are_left_alone(write: Write):
 def test_a_source_that_is_switched_off_can_be_imported_into(write: Write):
     """A4.1: it stays off."""
     run(write("A"))
-    update_source(Source.objects.get(), enabled=False)
+    change_source(Source.objects.get(), enabled=False)
     run(write("B"))
     assert present() == {"A", "B"} and not Source.objects.get().enabled

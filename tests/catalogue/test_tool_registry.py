@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from catalogue.actions.sources import change_source, create_source, switch_sources
 from catalogue.admin.discovery import describe_counts
 from catalogue.connections import close_connectors
 from catalogue.descriptions import current_outages
@@ -24,7 +25,6 @@ from catalogue.imports.tools import (
 )
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.reconciliation import Change
-from catalogue.sources import configure_source, create_source, switch_sources
 from connectors.background import run_in_background_loop
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import API, BEARER, TOKEN, tool
@@ -470,7 +470,7 @@ def test_a_submission_while_the_settings_change_goes_where_they_lead(at_once: At
     stored, _ = at_once(
         [
             lambda: store_tools([tool()], expose=True),
-            lambda: configure_source(source, config=elsewhere),
+            lambda: change_source(source, config=elsewhere),
         ]
     )
 

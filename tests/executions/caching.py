@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import F
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from connectors.protocol import RunSnapshot, RunState

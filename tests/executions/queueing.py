@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from catalogue.access import Caller
-from catalogue.curation import override_workflow
+from catalogue.actions.sources import change_source
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Source, Workflow
-from catalogue.sources import update_source
 from executions import advancing
 from executions.models import Execution, State
 from tests.executions.engines import WireEngine, until
@@ -85,7 +85,7 @@ def limit_caller(workflow: Workflow, configured: Any) -> None:
 
 
 def limit_source(workflow: Workflow, configured: Any) -> None:
-    update_source(workflow.source, max_concurrent=2)
+    change_source(workflow.source, max_concurrent=2)
 
 
 def limit_workflow(workflow: Workflow, configured: Any) -> None:

@@ -13,9 +13,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from catalogue.access import Caller
+from catalogue.actions.sources import change_source
 from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
-from catalogue.sources import configure_source
 from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.interacting import Cancellation, cancel_execution
@@ -118,7 +118,7 @@ async def after(
 
 def reconfigure(source: Source) -> None:
     """As an administrator saves its settings, which may be those of another engine."""
-    configure_source(source, config=source.config)
+    change_source(source, config=source.config)
 
 
 def reach_deadline(execution: Execution) -> None:

@@ -19,7 +19,7 @@ from django.db import connections
 from django.utils import timezone
 from pydantic import SecretStr
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Workflow
 from config.environment import Environment
 from executions import approval_notices

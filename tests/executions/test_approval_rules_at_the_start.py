@@ -12,7 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from catalogue.access import Caller
-from catalogue.curation import override_workflow, write_toolset
+from catalogue.actions.toolsets import write_toolset
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Toolset, Workflow
 from executions import approvals
 from executions.approvals import AlreadyDecided, NotAllowed, decide

@@ -12,8 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from audit.models import Entry
+from catalogue.actions.workflows import override_workflow
 from catalogue.approval_rules import reason_for_approval
-from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Review, Source, Workflow
 from executions import approvals

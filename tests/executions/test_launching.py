@@ -14,10 +14,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.curation import override_workflow
+from catalogue.actions.sources import change_source
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
-from catalogue.sources import update_source
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
 from connectors.testing import free_port
@@ -601,7 +601,7 @@ def test_a_start_is_sent_again_though_a_limit_of_its_source_was_changed(
 ) -> None:
     """What has nothing to do with the engine and its keys says nothing about the start."""
     execution = killed_while_starting(keyed_workflow)
-    update_source(Source.objects.get(), max_concurrent=3)
+    change_source(Source.objects.get(), max_concurrent=3)
     expire_lease(execution)
 
     advance_due_executions()

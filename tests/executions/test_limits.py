@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue import exposure, product_settings
-from catalogue.curation import override_workflow
+from catalogue.actions.sources import change_source
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
-from catalogue.sources import update_source
 from executions import starting
 from executions.models import Execution, State
 from executions.queue import admit_queued, limits_on, may_be_queued
@@ -73,7 +73,7 @@ async def test_the_narrowest_limit_decides(
 ) -> None:
     """B7: 3 of the source, of these 1 of the workflow, though the caller may have 4 and the product 5."""
     configured(max_concurrent_executions=5, max_concurrent_per_caller=4)
-    await in_database(update_source, workflow.source, max_concurrent=3)
+    await in_database(change_source, workflow.source, max_concurrent=3)
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     called = calls(3)
     await until(lambda: Execution.objects.queued().count() == 2, "two calls of the workflow wait")
@@ -231,7 +231,7 @@ def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, 
     """The look at everything and the count of one agree, for every kind of room."""
     from executions.queue import has_room, read_occupancy
 
-    update_source(source, max_concurrent=50)
+    change_source(source, max_concurrent=50)
     other = make_workflow(make_source(), name="elsewhere")
     rows = itertools.product((workflow, other), ("token:1", "token:2"), State)
     for one, caller, state in rows:

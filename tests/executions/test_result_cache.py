@@ -7,10 +7,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from catalogue.curation import override_workflow
+from catalogue.actions.sources import change_source
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
-from catalogue.sources import configure_source
 from connectors.background import run_in_background_loop
 from executions.models import CachedOutput, CachedResult, CachePolicy, CacheUse, ExecutionPayload, State
 from executions.reading import describe_execution
@@ -311,9 +311,9 @@ async def test_a_workflow_or_an_engine_that_changed_does_not_answer_with_old_res
                 cached.content_hash = "f" * 64
                 cached.save()
             case "engine":
-                configure_source(source, config=source.config | {"min_poll_seconds": 3})
+                change_source(source, config=source.config | {"min_poll_seconds": 3})
             case "credentials":
-                configure_source(source, config=source.config, credentials={"api_key": "another-key-0123"})
+                change_source(source, config=source.config, credentials={"api_key": "another-key-0123"})
 
     await in_database(alter)
     await in_thread(forget_catalogue)

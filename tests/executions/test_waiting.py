@@ -11,11 +11,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from catalogue.actions.sources import create_source
 from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Workflow
-from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from connectors.simplified import SimplifiedConfig
 from executions import advancing, starting, waiting

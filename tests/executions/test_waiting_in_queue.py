@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from catalogue.curation import disable_workflows, override_workflow
+from catalogue.actions.sources import change_source, switch_sources
+from catalogue.actions.workflows import disable_workflows, override_workflow
 from catalogue.models import Source, Workflow
-from catalogue.sources import switch_sources, update_source
 from executions import waiting
 from executions.models import Execution, State
 from executions.queue import admit_queued
@@ -217,7 +217,7 @@ async def test_a_source_that_changed_while_it_was_queued_is_the_one_that_it_is_s
     """A6: only a change after the start leaves it open which engine has the run."""
     engine.on_start = in_turn(sends_and_hangs_up(), replies(200, completed() | receipt()))
     queued = await in_database(make_queued, keyed_workflow)
-    await in_database(lambda: update_source(keyed_workflow.source, max_concurrent=5))
+    await in_database(lambda: change_source(keyed_workflow.source, max_concurrent=5))
     assert await in_thread(admit_queued) == 1
     await in_thread(advance_due_executions)
     assert (await in_database(read, queued)).state == State.STARTING

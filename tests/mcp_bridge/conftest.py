@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Implementation
 
 from catalogue import exposure
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from connectors.protocol import Capabilities, Connector

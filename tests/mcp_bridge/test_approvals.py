@@ -15,7 +15,7 @@ from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
 
 from catalogue.access import Scope
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Toolset, Workflow
 from connectors.testing.harness import eventually
 from executions.approvals import decide, end_expired

@@ -7,7 +7,7 @@ import pytest
 from mcp import Client, MCPError
 
 from catalogue.access import Scope
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Toolset, Workflow
 from executions.models import CachedResult, Execution

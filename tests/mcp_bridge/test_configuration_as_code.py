@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import Group, Permission
 from django.core.management import call_command
 
+from catalogue.actions.workflows import override_workflow
 from catalogue.configuration import export_catalogue
-from catalogue.curation import override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Workflow
 from executions import waiting
 from executions.models import Execution

@@ -10,7 +10,7 @@ from django.test import Client as Browser
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ToolsListChanged
 
 from catalogue.access import Scope
-from catalogue.curation import disable_workflows
+from catalogue.actions.workflows import disable_workflows
 from catalogue.models import Toolset, Workflow, WorkflowFilter
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from catalogue.actions.workflows import enable_workflows
 from catalogue.connections import close_connectors
-from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop

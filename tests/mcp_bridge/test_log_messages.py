@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client, MCPDeprecationWarning
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from connectors.protocol import LogMessage, RunCaller

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Toolset, Workflow
 from catalogue.schemas import check_input_schema
 from executions.models import Execution

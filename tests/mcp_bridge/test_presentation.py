@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from loguru import logger
 
-from catalogue.curation import enable_workflows, override_workflow
+from catalogue.actions.workflows import enable_workflows, override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.models import Revision, Source, Workflow
 from tests.catalogue.engine import Engine, definition

@@ -12,7 +12,7 @@ import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult, ListRootsResult, Root
 
-from catalogue.curation import enable_workflows, override_workflow
+from catalogue.actions.workflows import enable_workflows, override_workflow
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from connectors.testing import free_port

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
 from executions.models import Execution

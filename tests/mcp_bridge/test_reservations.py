@@ -13,11 +13,11 @@ from mcp_types import ResourceTemplateReference
 from rest_framework.test import APIClient
 
 from catalogue.access import Bounds, Caller, Person, Scope, person_of
-from catalogue.curation import write_toolset
+from catalogue.actions.sources import change_source
+from catalogue.actions.toolsets import write_toolset
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Revision, Role, Source, Toolset, Workflow
-from catalogue.sources import update_source
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
 from executions.refusals import UnknownTool
@@ -35,7 +35,7 @@ from tests.mcp_bridge.test_endpoint import modern
 from tests.mcp_bridge.test_toolsets import found_by, notice_changes, workflows_of
 
 hold_by_key = import_module("catalogue.migrations.0020_reserved_keys").hold_by_key
-pytestmark = pytest.mark.databases("catalogue.sources", "catalogue.exposure")
+pytestmark = pytest.mark.databases("catalogue.actions.sources", "catalogue.exposure")
 
 
 def ada_of_finance() -> Person | None:
@@ -108,10 +108,10 @@ def test_a_reservation_outlives_the_switch_of_its_toolset_and_its_group(finance:
 def test_a_change_of_a_reservation_is_a_new_revision(finance: None) -> None:
     before = confirmed_catalogue()
     bob = bob_of_nothing()
-    update_source(Source.objects.get(name="closed"), reserved_for=["user:bob"])
+    change_source(Source.objects.get(name="closed"), reserved_for=["user:bob"])
     assert confirmed_catalogue().revision > before.revision
     assert shown_to(bob) == ["audit", "plain", "shared"]
-    update_source(Source.objects.get(name="closed"), reserved_for=[])
+    change_source(Source.objects.get(name="closed"), reserved_for=[])
     write_toolset(Toolset.objects.get(slug="finance"), reserved_for=[])
     assert shown_to(bob) == EVERYTHING
     assert confirmed_catalogue().seen_within(Bounds(None, bob)) is confirmed_catalogue().workflows
@@ -338,7 +338,7 @@ def nothing_more() -> None:
 
 def save_it_unchanged() -> None:
     for source in Source.objects.all():
-        update_source(source, reserved_for=source.reserved_for, max_concurrent=3)
+        change_source(source, reserved_for=source.reserved_for, max_concurrent=3)
     for toolset in Toolset.objects.all():
         write_toolset(toolset, reserved_for=toolset.reserved_for, title="Finance")
 

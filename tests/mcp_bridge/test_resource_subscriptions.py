@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from catalogue.access import Scope
-from catalogue.curation import disable_workflows
+from catalogue.actions.workflows import disable_workflows
 from catalogue.models import Workflow
 from executions.models import Execution, State
 from mcp_bridge import notifications

@@ -11,10 +11,10 @@ from mcp import Client, MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from catalogue.access import Bounds, Scope
-from catalogue.curation import enable_workflows
+from catalogue.actions.features import switch_features
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.exposure import current_catalogue, forget_catalogue
-from catalogue.features import switch_features
 from catalogue.history import command
 from catalogue.models import Revision, ServerFeature, Source, Workflow
 from connectors.testing import free_port

@@ -14,10 +14,10 @@ from django.test import Client
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.actions.sources import create_source
 from catalogue.connections import close_connectors
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from mcp_bridge.tokens import create_token
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer

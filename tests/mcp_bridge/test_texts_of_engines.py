@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.reviews import accept_offers, keep_accepted, offers_of
+from catalogue.actions.workflows import enable_workflows
 from catalogue.descriptions import Mode, describe_workflow, summarise_workflow
 from catalogue.discovery import refresh_source
 from catalogue.exposure import ExposedCatalogue, forget_catalogue, load_exposed_catalogue
 from catalogue.history import command
 from catalogue.models import Review, Workflow
-from catalogue.review import accept_offers, keep_accepted, offers_of
 from mcp_bridge.prompts import workflow_prompt
 from mcp_bridge.tool_lists import workflow_tool
 from tests.catalogue.engine import Engine

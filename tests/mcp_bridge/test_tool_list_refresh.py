@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from catalogue.access import Caller
-from catalogue.curation import override_workflow
+from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue
 from catalogue.models import Revision, Toolset
 from mcp_bridge.models import AccessToken

@@ -12,7 +12,7 @@ from mcp import Client, MCPError
 
 from catalogue import exposure
 from catalogue.access import Scope
-from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.actions.workflows import disable_workflows, enable_workflows, override_workflow
 from catalogue.database_problems import LOOK_FIRST, NOT_READY
 from catalogue.models import Source, Workflow
 from catalogue.models.history import BUMP

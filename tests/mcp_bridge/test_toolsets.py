@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import Client, MCPError
 
 from catalogue.access import Scope
-from catalogue.curation import write_toolset
+from catalogue.actions.toolsets import write_toolset
 from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from executions.models import Execution

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from catalogue.curation import disable_workflows
+from catalogue.actions.workflows import disable_workflows
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Source, Workflow
 from connectors.testing import free_port

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from pydantic import SecretStr
 
+from catalogue.actions.sources import create_source
 from catalogue.connections import EMPTY, Setting, settings_of, summary_of
 from catalogue.history import command, record_change
 from catalogue.management.base import (
@@ -22,7 +23,6 @@ from catalogue.management.base import (
 )
 from catalogue.models import Source
 from catalogue.models.source import TOLERATED_LOSS
-from catalogue.sources import create_source
 from connectors.errors import Misconfigured
 from connectors.registry import connector_class, connector_kinds
 

@@ -1,6 +1,6 @@
 from typing import Any
 
-from catalogue.curation import disable_workflows
+from catalogue.actions.workflows import disable_workflows
 from catalogue.history import command
 from catalogue.management.base import WorkflowSelectionCommand
 

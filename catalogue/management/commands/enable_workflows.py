@@ -3,7 +3,7 @@ from typing import Any
 
 from django.core.management import CommandError
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.history import command
 from catalogue.management.base import WorkflowSelectionCommand, add_consent_option, ask_for_consent
 

@@ -7,12 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
 
-from catalogue.drift import READ_BY_AGENTS
-from catalogue.exposure import Placement
-from catalogue.history import command
-from catalogue.management.base import CatalogueCommand, add_consent_option, ask_for_consent, source_named
-from catalogue.models import DiscoveryRun, Review, Source, Workflow
-from catalogue.review import (
+from catalogue.actions.reviews import (
     ACCEPTABLE,
     KINDS,
     Decided,
@@ -26,6 +21,11 @@ from catalogue.review import (
     offers_of,
     warning_of_review,
 )
+from catalogue.drift import READ_BY_AGENTS
+from catalogue.exposure import Placement
+from catalogue.history import command
+from catalogue.management.base import CatalogueCommand, add_consent_option, ask_for_consent, source_named
+from catalogue.models import DiscoveryRun, Review, Source, Workflow
 
 BY = command("review_changes")
 SHOWN_OFFER = 12

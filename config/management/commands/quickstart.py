@@ -28,6 +28,7 @@ from django.core.management import CommandError
 from django.db import OperationalError, connections
 from loguru import logger
 
+from catalogue.actions.sources import change_source, create_source
 from catalogue.database import bring_up_to_date
 from catalogue.database_problems import describe_problem
 from catalogue.discovery import RefreshRefused, refresh_source
@@ -36,7 +37,6 @@ from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
 from catalogue.naming import counted
 from catalogue.secrets import CredentialsUnreadable
-from catalogue.sources import configure_source, create_source
 from config.environment import BASE_DIR, COMMAND, IS_CHECKOUT
 from config.private_files import write_secret
 from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient
@@ -320,7 +320,7 @@ def _follow(source: Source, engine: ExampleEngine) -> None:
     except CredentialsUnreadable:
         unchanged = False
     if not unchanged:
-        configure_source(source, config=config, credentials=credentials)
+        change_source(source, config=config, credentials=credentials)
 
 
 def run_everything(*, data_dir: Path, port: int) -> None:

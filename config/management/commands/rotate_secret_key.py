@@ -7,9 +7,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from audit.models import Kind, record
 from audit.sealing import renew_proofs, seal
+from catalogue.actions.sources import reencrypt_credentials
 from catalogue.management.base import CatalogueCommand
 from catalogue.naming import counted
-from catalogue.sources import reencrypt_credentials
 from config.private_files import write_secret
 
 

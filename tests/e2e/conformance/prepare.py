@@ -15,11 +15,11 @@ def prepare(engine: str, server: str) -> str:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
 
-    from catalogue.curation import override_workflow
+    from catalogue.actions.sources import create_source
+    from catalogue.actions.workflows import override_workflow
     from catalogue.database import bring_up_to_date
     from catalogue.discovery import refresh_source
     from catalogue.models import Source, Workflow
-    from catalogue.sources import create_source
     from mcp_bridge.tokens import create_token
     from tests.e2e.conformance.workflows import WORKFLOWS
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from catalogue.curation import enable_workflows
+from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from tests.engines.temporal.definitions import definitions

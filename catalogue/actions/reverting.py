@@ -8,7 +8,16 @@ from django.db import models, transaction
 from django.utils.text import capfirst
 
 from catalogue import history
-from catalogue.curation import OVERRIDABLE, UnknownWorkflows, override_workflow, write_toolset
+from catalogue.actions.reviews import REVIEW, state_of, take_back
+from catalogue.actions.sources import UPDATABLE, change_source, create_source
+from catalogue.actions.toolsets import write_toolset
+from catalogue.actions.workflows import (
+    OVERRIDABLE,
+    UnknownWorkflows,
+    disable_workflows,
+    enable_workflows,
+    override_workflow,
+)
 from catalogue.models import (
     HistoryEntry,
     ProductSettings,
@@ -21,8 +30,6 @@ from catalogue.models import (
 from catalogue.naming import counted
 from catalogue.product_settings import InvalidSettings, change_settings
 from catalogue.reconciliation import LAYER_FIELDS
-from catalogue.review import REVIEW, state_of, take_back
-from catalogue.sources import UPDATABLE, configure_source, create_source, update_source
 
 SHOWN_CHARACTERS = 60
 LAYER = frozenset(LAYER_FIELDS)  # Of an accepted change with its hash, otherwise of a declared tool
@@ -149,30 +156,20 @@ def _write(row: Any, wanted: dict[str, Any], by: history.Actor) -> Any:
 
 
 def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: history.Actor) -> None:
-    decisions = {name: value for name, value in wanted.items() if name in OVERRIDABLE}
-    if decisions:
+    if decisions := {name: value for name, value in wanted.items() if name in OVERRIDABLE}:
         override_workflow(workflow, **decisions)
-    of_review = {name: wanted[name] for name in wanted if name in LAYER or name == REVIEW}
-    if others := {name: wanted[name] for name in wanted if name not in (*OVERRIDABLE, *of_review)}:
-        history.write_fields(workflow, others)
-    if of_review:
+    if "enabled" in wanted:
+        switch = enable_workflows if wanted["enabled"] else disable_workflows
+        switch(Workflow.objects.filter(pk=workflow.pk))
+        workflow.enabled = wanted["enabled"]
+    if of_review := {name: wanted[name] for name in wanted if name in LAYER or name == REVIEW}:
         take_back(workflow, of_review)
-
-
-def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> None:
-    decisions = {name: value for name, value in wanted.items() if name in UPDATABLE}
-    if decisions:
-        update_source(source, **decisions)
-    if "config" in wanted:
-        configure_source(source, config=wanted["config"])
-    if others := {name: wanted[name] for name in wanted if name not in (*UPDATABLE, "config")}:
-        history.write_fields(source, others)
 
 
 reverters: dict[type[models.Model], Callable[[Any, dict[str, Any], history.Actor], Any]] = {
     # Not written field by field; rooms above add theirs
     Workflow: _write_workflow,
-    Source: _write_source,
+    Source: lambda source, wanted, by: change_source(source, **wanted),
     Toolset: lambda toolset, wanted, by: write_toolset(toolset, **wanted),
     ProductSettings: lambda row, wanted, by: change_settings(wanted, by=by.name),
 }

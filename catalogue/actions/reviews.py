@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from catalogue.actions.workflows import enable_workflows
 from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
@@ -21,7 +22,14 @@ from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import counted, listed
-from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
+from catalogue.reconciliation import (
+    BATCH,
+    LAYER_FIELDS,
+    accept_upstream_versions,
+    classify_change,
+    hash_layer,
+    layer_of,
+)
 
 NAMED = 10
 REVIEW = "review"  # In entries of the history: the states of the review before and after
@@ -75,7 +83,7 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
     if review.offered is None:
         return []
     offered = layer_of(Workflow()) | review.offered
-    return judge_offer(review.workflow, offered, placement or Placement())
+    return classify_change(review.workflow, offered, placement or Placement())
 
 
 def warning_of_review(review: Review, differences: Collection[Difference]) -> str:
@@ -145,36 +153,23 @@ def _decide(
             Revision.lock()
             names = dict(Workflow.objects.filter(pk__in=keys).values_list("pk", "tool_name"))
             reviews = Review.objects.select_for_update(of=("self",)).select_related("workflow__source")
-            held, agreed = reviews.in_bulk(keys), []
+            held, agreed = reviews.in_bulk(keys), list[Review]()
             for key in [key for key in keys if key in names]:
-                refused = _refused(decided, held.get(key), offers[key], fields, placement, key in awaiting)
-                if refused is None:
-                    agreed.append(held[key])
-                (decided.done if refused is None else refused).append(names[key])
+                review, result = held.get(key), decided.nothing_held
+                if review is None:
+                    pass
+                elif review.offer_hash != offers[key]:
+                    result = decided.changed_again
+                elif key in awaiting and review.kept_at:
+                    result = decided.turned_down
+                elif fields and review.kind == Review.Kind.NEW:
+                    result = decided.only_whole
+                elif not fields or _split(review, fields, placement)[0]:
+                    result = decided.done
+                    agreed.append(review)
+                result.append(names[key])
             decide(agreed, by, placement)
     return decided
-
-
-def _refused(
-    decided: Decided,
-    review: Review | None,
-    offer: str,
-    fields: Collection[str],
-    placement: Placement,
-    is_awaiting: bool,
-) -> list[str] | None:
-    """The list that names what cannot be decided like this; None if it can."""
-    if review is None:
-        return decided.nothing_held
-    if review.offer_hash != offer:
-        return decided.changed_again
-    if is_awaiting and review.kept_at:
-        return decided.turned_down
-    if fields and review.kind == Review.Kind.NEW:
-        return decided.only_whole
-    if fields and not _split(review, fields, placement)[0]:
-        return decided.nothing_held
-    return None
 
 
 def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: Collection[str] = ()) -> None:
@@ -188,10 +183,11 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
         note_layer(workflow, layer)
     for review in (*whole, *new):
         note_state(review, None)
-    serve_layers(layers)
-    Workflow.objects.filter(pk__in=[review.pk for review in new]).update(enabled=True)
-    Review.objects.filter(pk__in=[review.pk for review in [*whole, *new]]).delete()
-    if reviews:
+    accept_upstream_versions(layers)
+    if new:
+        enable_workflows(Workflow.objects.filter(pk__in=[review.pk for review in new]))
+    Review.objects.filter(pk__in=[review.pk for review in whole]).delete()
+    if layers:
         Revision.bump()
     _record(by, whole, placement, "Accepted the engine's change: {}.")
     _record(by, new, placement, "Accepted as a new workflow, and enabled.")
@@ -280,7 +276,7 @@ def take_back(workflow: Workflow, wanted: Mapping[str, Any]) -> None:
         is_settled = review.offer_hash == layer["content_hash"]
         follows = workflow.source.change_policy == Source.ChangePolicy.FOLLOW
         note_layer(workflow, layer)
-        serve_layers([(workflow, layer)])
+        accept_upstream_versions([(workflow, layer)])
         Revision.bump()
     elif state.startswith(Review.Kind.NEW):
         if workflow.enabled:

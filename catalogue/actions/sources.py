@@ -20,8 +20,9 @@ from catalogue.connections import (
     secret_fields,
 )
 from catalogue.database import run_without_connection
-from catalogue.history import Actor, record_change, set_fields
-from catalogue.models import Revision, Source, Toolset
+from catalogue.discovery import make_due, refresh_source
+from catalogue.history import Actor, change_rows, record_change, set_fields
+from catalogue.models import DiscoveryRun, Revision, Source, Toolset
 from catalogue.reconciliation import apply_policy_to_held
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, Misconfigured
@@ -44,24 +45,37 @@ def create_source(*, credentials: dict[str, str], **fields: Any) -> Source:
     return source
 
 
-def configure_source(
-    source: Source, *, config: dict[str, Any] | None = None, credentials: dict[str, str] | None = None
-) -> Source:
-    """A listing is due at once. Raises ValidationError by field, and changes nothing then."""
-    if config is not None:
-        _check_is_object(config)
-        if credentials is None and source.encrypted_credentials:
-            check_address_is_kept(source, config)
-        source.config = config
-    if credentials is not None:
-        source.credentials = credentials
-    check_settings(source)
-    # A listing with the old settings loses its lease, and its failures no longer count.
-    source.next_refresh_at = source.configured_at = timezone.now()
-    source.refresh_lease_expires_at, source.failures = None, 0
+def change_source(source: Source, **changes: Any) -> Source:
+    """Change fields of UPDATABLE, `config` and `credentials`. Raises ValidationError by field, and changes
+    nothing then. New settings make a listing due; so do enabling and a new interval, unless the source is
+    refreshed by hand only. A new change policy is applied to held changes."""
+    if not changes:
+        return source
+    if "config" in changes:
+        _check_is_object(changes["config"])
+        if "credentials" not in changes and source.encrypted_credentials:
+            check_address_is_kept(source, changes["config"])
+    set_fields(source, changes, allowed=(*UPDATABLE, "config", "credentials"))
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
-    times = ("configured_at", "next_refresh_at", "refresh_lease_expires_at", "updated_at")
-    source.save(update_fields=["config", "encrypted_credentials", "failures", *times])
+    written = {*changes, "updated_at"} - {"credentials"}
+    if not changes.keys().isdisjoint(UPDATABLE):
+        source.full_clean()
+    if "refresh_interval" in changes or changes.get("enabled"):
+        source.next_refresh_at = None if source.refresh_interval == 0 else timezone.now()
+        written.add("next_refresh_at")
+    if not changes.keys().isdisjoint(("config", "credentials")):
+        check_settings(source)
+        # A listing with the old settings loses its lease, and its failures no longer count.
+        source.next_refresh_at = source.configured_at = timezone.now()
+        source.refresh_lease_expires_at, source.failures = None, 0
+        written |= {"encrypted_credentials", "configured_at", "next_refresh_at", "failures"}
+        written.add("refresh_lease_expires_at")
+    with transaction.atomic():
+        Revision.lock()
+        policy = Source.objects.only("change_policy").get(pk=source.pk).change_policy
+        source.save(update_fields=written)
+        if "change_policy" in changes and source.change_policy != policy:
+            apply_policy_to_held(source)
     return source
 
 
@@ -98,23 +112,6 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
     return done, unreadable
 
 
-def update_source(source: Source, **changes: Any) -> Source:
-    """Change fields of UPDATABLE. Raises ValidationError by field. Enabling and a new interval make a listing
-    due, unless the source is refreshed by hand only. A new change policy is applied to held changes."""
-    set_fields(source, changes, allowed=UPDATABLE)
-    source.full_clean()
-    if "refresh_interval" in changes or changes.get("enabled"):
-        source.next_refresh_at = None if source.refresh_interval == 0 else timezone.now()
-        changes["next_refresh_at"] = source.next_refresh_at
-    with transaction.atomic():
-        Revision.lock()
-        stored = Source.objects.only("change_policy").get(pk=source.pk).change_policy
-        source.save(update_fields=[*changes, "updated_at"])
-        if source.change_policy != stored and "change_policy" in changes:
-            apply_policy_to_held(source)
-    return source
-
-
 @transaction.atomic
 def rename_in_reservations(key: str, name: str) -> None:
     """The user or group with a key such as `user:7` is now called a name such as `user:ada`."""
@@ -129,17 +126,23 @@ def rename_in_reservations(key: str, name: str) -> None:
 @transaction.atomic
 def switch_sources(sources: QuerySet[Source], *, enabled: bool, by: Actor | None = None) -> int:
     """Enable them, due at once, or disable them. Returns how many changed."""
-    Revision.lock()
-    before = list(sources.filter(enabled=not enabled))
-    switched = Source.objects.filter(pk__in=[source.pk for source in before])
-    switched.update(enabled=enabled)
     if enabled:
-        switched.exclude(refresh_interval=0).update(next_refresh_at=timezone.now())
-    if before:
-        Revision.bump()
-    if by is not None:
-        record_change(by, before, "Enabled." if enabled else "Disabled.")
-    return len(before)
+        due = Source.objects.filter(pk__in=sources.values("pk"), enabled=False).exclude(refresh_interval=0)
+        due.update(next_refresh_at=timezone.now())
+    message = "Enabled." if enabled else "Disabled."
+    return change_rows(by, sources, message, named_by="name", enabled=enabled)
+
+
+def list_now(source: Source, *, by: Actor) -> DiscoveryRun:
+    """List the source as somebody asked for it. Raises what `refresh_source` raises."""
+    record_change(by, [source], "Requested a listing.")
+    return refresh_source(source)
+
+
+def list_soon(sources: QuerySet[Source], *, by: Actor) -> int:
+    """Have the worker list them, as somebody asked for it. Returns how many; 0 while discovery is off."""
+    record_change(by, sources, "Requested a listing.")
+    return make_due(sources)
 
 
 def check_settings(source: Source) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,8 +13,8 @@ from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import check_form as check_overrides
 from catalogue.argument_overrides import find_override_problems
 from catalogue.database import in_batches
-from catalogue.history import Actor, record_change, record_deletion, remember_relations, set_fields
-from catalogue.models import Review, Revision, Source, Toolset, ToolsetRule, Workflow
+from catalogue.history import Actor, change_rows, record_change, record_deletion, set_fields
+from catalogue.models import Review, Revision, Source, Workflow
 from catalogue.naming import listed
 from catalogue.presentation import CURATORS_HINTS
 
@@ -25,29 +25,10 @@ OVERRIDABLE = (
     "offered_as_prompt", "cache_seconds", "approval_required", "approval_rules", "approvers_needed",
 )  # fmt: skip
 
-MOST_FORMER_NAMES = 20
-MOST_ALIAS_DAYS = 365
+MAX_FORMER_NAMES = 20
+MAX_ALIAS_DAYS = 365
 NAMED = 5
 BATCH = 500
-CHANGEABLE = (
-    "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
-    "reserved_for",
-    "calls_per_minute", "calls_at_once",
-    "approval_required", "approvers_needed",
-)  # fmt: skip
-POSITIONS_APART = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Enabled:
-    changed: int  # How many were not enabled before
-    unseen: list[str]  # Tool names of workflows that the engine has changed since; they stay hidden
-
-    def unseen_message(self) -> str:
-        if not self.unseen:
-            return ""
-        names = listed(self.unseen, NAMED)
-        return f"Still hidden, because the engine has changed them since: {names}. Review them again."
 
 
 class UnknownWorkflows(Exception):
@@ -59,8 +40,8 @@ class UnknownWorkflows(Exception):
 def choose_workflows(
     source: Source, names: Iterable[str] | None, *, missing: bool = False
 ) -> QuerySet[Workflow]:
-    """By tool name, name or engine's id; without names all present or all missing ones. Raises
-    UnknownWorkflows."""
+    """Returns those with these tool names, names or engine's ids; without names all that are present, or all
+    that are missing. Raises UnknownWorkflows."""
     workflows = Workflow.objects.filter(source=source)
     if names is None:
         return workflows.exclude(missing_since=None) if missing else workflows.filter(missing_since=None)
@@ -72,35 +53,57 @@ def choose_workflows(
     return chosen
 
 
+@transaction.atomic
 def enable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    """Returns how many were not enabled before."""
-    return _decide(workflows, by, "Enabled.", enabled=True)
+    """Enable them; they need no review as new workflows then. Returns how many were not enabled before."""
+    # Those that the queryset finds now: it may depend on what is enabled.
+    keys = list(workflows.values_list("pk", flat=True))
+    chosen = Workflow.objects.filter(pk__in=keys)
+    changed = change_rows(by, chosen, "Enabled.", named_by="tool_name", enabled=True)
+    Review.objects.new_workflows().filter(workflow__in=keys).delete()
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Enabled:
+    changed: int  # How many were not enabled before
+    changed_since: list[str]  # Tool names of workflows that the engine has changed since; they stay hidden
+
+    def refusal(self) -> str:
+        """Returns a sentence about those that stay hidden; empty if there are none."""
+        if not self.changed_since:
+            return ""
+        names = listed(self.changed_since, NAMED)
+        return f"Still hidden, because the engine has changed them since: {names}. Review them again."
 
 
 @transaction.atomic
-def enable_as_seen(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
+def enable_if_unchanged(seen: Mapping[int, str], *, by: Actor | None = None) -> Enabled:
     """Enable workflows whose content hash is still the one shown to the curator; `seen` has it by key. Hidden
     workflows follow their engine, so the content may have changed by the time of the click."""
     Revision.lock()
     hidden = Workflow.objects.filter(pk__in=seen, enabled=False).order_by("tool_name")
     shown = list(hidden.values_list("pk", "tool_name", "content_hash"))
-    unseen = {key: name for key, name, content_hash in shown if content_hash != seen[key]}
-    chosen = Workflow.objects.filter(pk__in=seen.keys() - unseen.keys())
-    return Enabled(enable_workflows(chosen, by=by), list(unseen.values()))
+    changed_since = {key: name for key, name, content_hash in shown if content_hash != seen[key]}
+    chosen = Workflow.objects.filter(pk__in=seen.keys() - changed_since.keys())
+    return Enabled(enable_workflows(chosen, by=by), list(changed_since.values()))
 
 
 def disable_workflows(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     """Returns how many were enabled before."""
-    return _decide(workflows, by, "Disabled.", enabled=False)
+    return change_rows(by, workflows, "Disabled.", named_by="tool_name", enabled=False)
 
 
-def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
+def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor) -> int:
     """Returns how many were not marked before."""
-    return _decide(workflows, by, "Marked as read-only.", read_only_hint=True, destructive_hint=None)
+    marked = {"read_only_hint": True, "destructive_hint": None}
+    return change_rows(by, workflows, "Marked as read-only.", named_by="tool_name", **marked)
 
 
-def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    return _decide(workflows, by, "Restored the engine's hints.", **dict.fromkeys(CURATORS_HINTS))
+def clear_hints(workflows: QuerySet[Workflow], *, by: Actor) -> int:
+    """Returns how many had a curator's hint."""
+    none = dict.fromkeys(CURATORS_HINTS)
+    return change_rows(by, workflows, "Restored the engine's hints.", named_by="tool_name", **none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +206,11 @@ def find_misfits(schema: dict[str, Any], decisions: Mapping[str, Any]) -> dict[s
 def _rename(workflow: Workflow, alias_days: int | None) -> None:
     """Reads the stored names, because the given workflow already has the new one. Raises ValidationError."""
     row = Workflow.objects.only("tool_name", "former_tool_names", "tool_aliases").get(pk=workflow.pk)
-    if alias_days is not None and not 0 <= alias_days <= MOST_ALIAS_DAYS:
-        raise ValidationError({"alias_days": f"This must be from 0 to {MOST_ALIAS_DAYS} days."})
+    if alias_days is not None and not 0 <= alias_days <= MAX_ALIAS_DAYS:
+        raise ValidationError({"alias_days": f"This must be from 0 to {MAX_ALIAS_DAYS} days."})
     is_renamed = row.tool_name != workflow.tool_name
     names = dict.fromkeys([row.tool_name, *row.former_tool_names])
-    former = [name for name in names if name != workflow.tool_name][:MOST_FORMER_NAMES]
+    former = [name for name in names if name != workflow.tool_name][:MAX_FORMER_NAMES]
     aliases = {name: until for name, until in row.live_aliases.items() if name in former}
     if alias_days is not None:
         concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
@@ -220,63 +223,3 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
     workflow.former_tool_names = former
     now = timezone.now()
     workflow.tool_aliases = {name: until.isoformat() for name, until in aliases.items() if until > now}
-
-
-@transaction.atomic
-def _decide(workflows: QuerySet[Workflow], by: Actor | None, message: str, **decisions: bool | None) -> int:
-    """Without `by`, no history is recorded."""
-    Revision.lock()
-    # By primary key, because the callers' querysets may be ordered, sliced or joined.
-    keys = list(workflows.values_list("pk", flat=True))
-    changing = Workflow.objects.filter(pk__in=keys).exclude(**decisions)
-    if decisions.get("enabled"):
-        Review.objects.new_workflows().filter(workflow__in=keys).delete()
-    before = [] if by is None else list(changing.only("tool_name", *decisions).order_by())
-    changed = changing.update(**decisions)
-    if changed:
-        Revision.bump()
-    if by is not None:
-        record_change(by, before, message)
-    return changed
-
-
-@transaction.atomic
-def write_toolset(
-    toolset: Toolset,
-    *,
-    picked: Collection[str] | None = None,
-    rules: Iterable[Mapping[str, Any]] | None = None,
-    **fields: Any,
-) -> Toolset:
-    """Create or change a toolset. `picked` (tool names) and `rules` (in order) are each replaced as a whole;
-    omitted parts stay. Raises ValidationError by field, or UnknownWorkflows, and then changes nothing."""
-    set_fields(toolset, fields, allowed=CHANGEABLE)
-    toolset.full_clean()
-    toolset.save()
-    if picked is not None:
-        keys = dict(Workflow.objects.filter(tool_name__in=picked).values_list("tool_name", "pk"))
-        if missing := [name for name in picked if name not in keys]:
-            raise UnknownWorkflows(missing)
-        toolset.picked.set(keys.values())
-    if rules is not None:
-        toolset.rules.all().delete()
-        for number, described in enumerate(rules, start=1):
-            rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
-            rule.full_clean()
-            rule.save()
-    return toolset
-
-
-@transaction.atomic
-def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor) -> int:
-    """Returns how many were not picked before."""
-    Revision.lock()
-    keys = set(workflows.values_list("pk", flat=True))
-    added = Workflow.objects.filter(pk__in=keys - set(toolset.picked.values_list("pk", flat=True)))
-    chosen = list(added.only("tool_name").order_by())
-    if chosen:
-        remember_relations(toolset)
-        toolset.picked.add(*chosen)
-        record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
-        record_change(by, chosen, f"Added to the toolset {toolset}.")
-    return len(chosen)
