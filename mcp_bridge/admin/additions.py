@@ -11,14 +11,14 @@ from django.utils.html import format_html
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import ValidationError
 
-from catalogue.admin import users
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.descriptions import tokens_for
 from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
-from mcp_bridge.models import ExternalIdentity, SecondFactor
+from identity.admin import users
+from identity.models import ExternalIdentity, SecondFactor
 from mcp_bridge.tool_lists import serialise_tool, tokens_by_key, workflow_tool
 
 admin.site.unregister(User)
@@ -70,7 +70,7 @@ WorkflowAdmin.further_columns.append(tokens)
 @admin.register(User)
 class UserAdmin(ButtonsMixin, users.UserAdmin):
     buttons = ("reset_second_factor", "unlink_company_login")
-    change_form_outer_before_template = "mcp_bridge/admin/user.html"
+    change_form_outer_before_template = "identity/admin/user.html"
 
     @button(
         "Reset second factor",
