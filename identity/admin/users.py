@@ -22,10 +22,12 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 from access import roles
 from access.models import Role
 from catalogue.admin import rendering
-from catalogue.admin.base import CatalogueAdmin, column
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, button, column
+from catalogue.history import actor_of, record_change
 from catalogue.naming import find_name_problem
 from catalogue.sources import rename_in_reservations
 from connectors.network.redaction import escaped
+from identity.models import ExternalIdentity, SecondFactor
 
 if TYPE_CHECKING:
     Form = forms.ModelForm[Any]
@@ -146,7 +148,9 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
+class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
+    buttons = ("reset_second_factor", "unlink_company_login")
+    change_form_outer_before_template = "identity/admin/user.html"
     form = UserForm
     add_form = NewUserForm
     change_password_form = AdminPasswordChangeForm
@@ -193,19 +197,35 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         readonly = super().get_readonly_fields(request, obj)
         if not self.has_change_permission(request, obj):
             readonly = (*readonly, "role_shown")
-        return readonly if request.user.is_superuser else (*readonly, "is_superuser")
+        if not request.user.is_superuser:
+            readonly = (*readonly, "is_superuser")
+        return (*readonly, "company_logins")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         shown = super().get_fieldsets(request, obj)
-        if obj is None or self.has_change_permission(request, obj):
+        if obj is not None and not self.has_change_permission(request, obj):
+            shown = [
+                (
+                    title,
+                    {
+                        **options,
+                        "fields": ["role_shown" if one == "role" else one for one in options["fields"]],
+                    },
+                )
+                for title, options in shown
+            ]
+        if obj is None or not obj.identities.exists():
             return shown
-        return [
-            (
-                title,
-                {**options, "fields": ["role_shown" if one == "role" else one for one in options["fields"]]},
-            )
-            for title, options in shown
-        ]
+        return (*shown, ("Company login", {"fields": ("company_logins",)}))
+
+    def get_buttons(self, request: HttpRequest, obj: User) -> list[Button]:
+        if not self.has_change_permission(request, obj):
+            return []
+        present = {
+            "reset_second_factor": SecondFactor.objects.filter(user=obj).exists(),
+            "unlink_company_login": obj.identities.exists(),
+        }
+        return [button for button in super().get_buttons(request, obj) if present[button.name]]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         is_last = obj is not None and roles.would_leave_no_owner([obj.pk])
@@ -261,6 +281,45 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         if user.is_superuser:
             shown.insert(0, rendering.badge("Superuser", "warning"))
         return rendering.side_by_side(shown or [rendering.DASH])
+
+    @button(
+        "Reset second factor",
+        icon="phonelink_erase",
+        variant="danger",
+        confirm="Remove the second factor of this account? Its password alone is then enough to log in.",
+    )
+    def reset_second_factor(self, request: HttpRequest, user: User) -> None:
+        if not self.has_change_permission(request, user):
+            raise PermissionDenied
+        SecondFactor.objects.filter(user=user).delete()
+        messages.success(request, f"{user.get_username()} no longer has a second factor.")
+
+    @button(
+        "Unlink company login",
+        icon="link_off",
+        variant="danger",
+        records=True,
+        confirm="Remove the link between this account and the company login? The next company login looks up "
+        "the account again. To lock a person out, disable the account instead.",
+    )
+    def unlink_company_login(self, request: HttpRequest, user: User) -> None:
+        if not self.has_change_permission(request, user):
+            raise PermissionDenied
+        links = ExternalIdentity.objects.filter(user=user)
+        named = ", ".join(map(str, links))
+        links.delete()
+        record_change(actor_of(request), [user], f"Unlinked from {named}.")
+        messages.success(request, f"{user.get_username()} is no longer linked to {named}.")
+
+    @admin.display(description="Company logins")
+    def company_logins(self, user: User) -> str:
+        shown = (
+            f"{one}, last used {one.last_login_at:%Y-%m-%d %H:%M} UTC"
+            if one.last_login_at
+            else f"{one}, never used"
+            for one in user.identities.all()
+        )
+        return "; ".join(shown)
 
     signed_in = column("last sign-in", "last_login")
 
