@@ -17,7 +17,8 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
+from access.callers import Scope
+from access.permissions import Access, admin_access
 from catalogue.actions import sources
 from catalogue.actions.reviews import ReviewRefused, confirm_listing
 from catalogue.configuration import SOURCE
@@ -25,7 +26,6 @@ from catalogue.connections import engine_kind
 from catalogue.discovery import RefreshRefused
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
-from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
     MAX_LIMIT,
     RESERVED_FOR,
