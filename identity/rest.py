@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from access.callers import Scope
 from access.permissions import admin_access
-from catalogue.history import changed_fields, write_fields
+from catalogue.history import actor_of, changed_fields, write_fields
 from catalogue.models import Toolset
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
@@ -26,6 +26,7 @@ from identity.tokens import (
     check_new_owner,
     create_token,
     end_former_secret,
+    revoke_tokens,
     rotate_token,
     usual_expiry,
 )
@@ -225,7 +226,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         responses={200: SecretTokenSerializer, 409: base.as_problem("The token is revoked.")},
     )
     @action(detail=True, methods=["post"])
-    @transaction.atomic
     def rotate(self, request: Request, pk: str) -> Response:
         token = self.get_object()
         given = self.read_body(RotationSerializer)
@@ -238,8 +238,8 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
             overlap_hours=given["overlap_hours"],
             expires_at=self._expiry(expires_at),
             rotated_by=self._maker(),
+            by=actor_of(request),
         )
-        self.record("Rotated: it has a new secret.", token)
         return self._shown_once(token, text, status.HTTP_200_OK)
 
     @extend_schema(
@@ -249,11 +249,9 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         request=None,
     )
     @action(detail=True, methods=["post"], url_path="end-former-secret")
-    @transaction.atomic
     def end_former_secret(self, request: Request, pk: str) -> Response:
         token = self.get_object()
-        if end_former_secret(token):
-            self.record("Ended the former secret.", token)
+        end_former_secret(token, by=actor_of(request))
         return self.answer_with(token)
 
     @extend_schema(
@@ -263,12 +261,9 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         request=None,
     )
     @action(detail=True, methods=["post"])
-    @transaction.atomic
     def revoke(self, request: Request, pk: str) -> Response:
         token = self.get_object()
-        if token.revoked_at is None:
-            token.revoke()
-            self.record("Revoked.", token)
+        revoke_tokens([token], by=actor_of(request))
         return self.answer_with(token)
 
     def _maker(self) -> User | None:

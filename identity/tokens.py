@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from access.addresses import client_address
 from access.callers import Bounds, Caller, Scope, person_of
 from access.permissions import grantable_scopes, permissions_behind
+from catalogue.history import Actor, record_change
 from catalogue.models import Toolset
 from catalogue.naming import counted, listed
 from identity.models import AccessToken, TokenState, default_scopes
@@ -159,6 +160,7 @@ def _check_rotation(token: AccessToken, *, rotated_by: User | None) -> None:
 def rotate_token(
     token: AccessToken,
     *,
+    by: Actor,
     overlap_hours: float = 0,
     expires_at: datetime | Expiry | None = Expiry.USUAL,
     rotated_by: User | None = None,
@@ -184,16 +186,31 @@ def rotate_token(
     row.digest, row.prefix, row.rotated_at = digest_of(text), text[:SHOWN_CHARACTERS], now
     row.end_logged_at = None
     row.save()
+    record_change(by, [row], "Rotated: it has a new secret.")
     logger.info(
         "The token {!r} has a new secret. The former one stops working in {:g} h.", row.name, overlap_hours
     )
     return text
 
 
-def end_former_secret(token: AccessToken) -> bool:
+@transaction.atomic
+def end_former_secret(token: AccessToken, *, by: Actor) -> bool:
     """Returns whether it was still valid."""
     with_one = AccessToken.objects.filter(pk=token.pk, former_ends_at__gt=timezone.now())
-    return bool(with_one.update(former_digest=None, former_ends_at=timezone.now()))
+    if not with_one.update(former_digest=None, former_ends_at=timezone.now()):
+        return False
+    record_change(by, [token], "Ended the former secret.")
+    return True
+
+
+@transaction.atomic
+def revoke_tokens(tokens: Iterable[AccessToken], *, by: Actor) -> int:
+    """Returns how many were not revoked before."""
+    valid = [token for token in tokens if token.revoked_at is None]
+    for token in valid:
+        token.revoke()
+    record_change(by, valid, "Revoked.")
+    return len(valid)
 
 
 @dataclass(frozen=True, slots=True)

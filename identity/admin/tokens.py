@@ -1,3 +1,4 @@
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
@@ -5,7 +6,6 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -38,7 +38,7 @@ from catalogue.admin.base import (
     column,
 )
 from catalogue.exposure import current_catalogue
-from catalogue.history import Actor, actor_of, record_change, write_fields
+from catalogue.history import Actor, actor_of, write_fields
 from catalogue.naming import counted
 from executions.dashboard import Need, Step, address
 from identity import authentication
@@ -52,6 +52,7 @@ from identity.tokens import (
     end_former_secret,
     may_keep_tokens,
     resource_url,
+    revoke_tokens,
     rotate_token,
     settle_expiry,
     tell_missing,
@@ -233,13 +234,12 @@ class AccessTokenAdmin(ButtonsMixin):
         form = RotationForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                with transaction.atomic():
-                    text = rotate_token(
-                        token,
-                        overlap_hours=form.cleaned_data["overlap_hours"],
-                        rotated_by=cast("User", request.user),
-                    )
-                    record_change(actor_of(request), [token], "Rotated: it has a new secret.")
+                text = rotate_token(
+                    token,
+                    overlap_hours=form.cleaned_data["overlap_hours"],
+                    rotated_by=cast("User", request.user),
+                    by=actor_of(request),
+                )
             except ValidationError as error:
                 form.add_error(None, error.messages)
             else:
@@ -299,17 +299,20 @@ class AccessTokenAdmin(ButtonsMixin):
         records=True,
     )
     def end_former_secret(self, request: HttpRequest, token: AccessToken) -> None:
-        if not end_former_secret(token):
+        if end_former_secret(token, by=actor_of(request)):
+            messages.success(request, f"Only the current secret of {token.name} works now.")
+        else:
             messages.warning(request, "The former secret has already ended.")
-            return
-        record_change(actor_of(request), [token], "Ended the former secret.")
-        messages.success(request, f"Only the current secret of {token.name} works now.")
 
     @button(
-        "Revoke", icon="block", variant="danger", confirm="Revoke this token? Its clients are locked out."
+        "Revoke",
+        icon="block",
+        variant="danger",
+        confirm="Revoke this token? Its clients are locked out.",
+        records=True,
     )
     def revoke(self, request: HttpRequest, token: AccessToken) -> None:
-        token.revoke()
+        revoke_tokens([token], by=actor_of(request))
         messages.success(request, f"Revoked: {token.name}.")
 
     def get_buttons(self, request: HttpRequest, obj: AccessToken) -> list[Button]:
@@ -319,14 +322,7 @@ class AccessTokenAdmin(ButtonsMixin):
     @admin.action(description="Revoke", permissions=["revoke"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> HttpResponse | None:
         chosen = queryset.filter(revoked_at=None)
-
-        def revoke() -> int:
-            tokens = list(chosen)
-            for token in tokens:
-                token.revoke()
-            record_change(actor_of(request), tokens, "Revoked.")
-            return len(tokens)
-
+        revoke = partial(revoke_tokens, chosen, by=actor_of(request))
         said = {"done": "Revoked: {:,}.", "note": "The clients of {} are locked out."}
         return change_if_sure(self, request, chosen, "Revoke tokens", revoke, **said, noun=("token",))
 

@@ -174,7 +174,7 @@ def make_everything(user: User) -> None:
     _make_cached_results((plain, first), (other, second))
     _make_approvals(plain, user)
     create_token(name="agent", created_by=user, owner=user, toolset=finance)
-    rotate_token(AccessToken.objects.get(), overlap_hours=24)
+    rotate_token(AccessToken.objects.get(), overlap_hours=24, by=command("rotate_mcp_token"))
     create_token(name="revoked")[0].revoke()
     create_token(name="soon", owner=user, expires_at=timezone.now() + timedelta(days=3))
     create_token(name="for ever", expires_at=None)

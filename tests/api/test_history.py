@@ -145,7 +145,7 @@ def test_each_change_leaves_who_made_it(as_token: bool, subtests: pytest.Subtest
             if action == "history.revert":
                 enable_workflows(off)
             if action == "token.end_former_secret":
-                rotate_token(token, overlap_hours=1)
+                rotate_token(token, overlap_hours=1, by=command("rotate_mcp_token"))
             earlier = list(HistoryEntry.objects.values_list("pk", flat=True))
             response = getattr(client, method)(path.format(token=token.pk, **known), body, format="json")
             assert response.status_code < 300, response.content

@@ -2,9 +2,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
 
-from catalogue.history import command, record_change
+from catalogue.history import command
 from catalogue.management.base import CatalogueCommand, refusal_of
 from identity.management import chosen_token
 from identity.tokens import rotate_token
@@ -23,12 +22,9 @@ class Command(CatalogueCommand):
             help="hours for which the current secret keeps working beside the new one (default: 0)",
         )
 
-    @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> str:
         token = chosen_token(options["name"])
         try:
-            text = rotate_token(token, overlap_hours=options["overlap"])
+            return rotate_token(token, overlap_hours=options["overlap"], by=command("rotate_mcp_token"))
         except ValidationError as error:
             raise refusal_of(error) from None
-        record_change(command("rotate_mcp_token"), [token], "Rotated: it has a new secret.")
-        return text  # Django prints it, after the commit
