@@ -172,11 +172,12 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(summary="List toolsets", description="With what each takes of a client's context."),
-    retrieve=extend_schema(summary="Read a toolset", description="With its rules and what it shows."),
+    retrieve=extend_schema(summary="Read a toolset", description="With its rules and what it shows.")
 )
 @extend_schema(tags=["Toolsets"])
 class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Toolset]):
+    """With what each takes of a client's context."""
+
     queryset = Toolset.objects.prefetch_related(
         "rules", Prefetch("picked", queryset=Workflow.objects.only("tool_name").order_by())
     ).order_by("slug")
@@ -197,32 +198,28 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         return {**super().get_serializer_context(), "catalogue": confirmed_catalogue()}
 
     @extend_schema(
-        summary="Add a toolset",
-        description="Clients can connect to its address within a second.",
         request=NewToolsetSerializer,
         examples=[OpenApiExample("By tag, and one picked by hand", NEW_TOOLSET, request_only=True)],
     )
     def create(self, request: Request) -> Response:
+        """Add a toolset.
+        Clients can connect to its address within a second."""
         asked = self.read_body(NewToolsetSerializer)
         return self._written(Toolset(), asked, status.HTTP_201_CREATED, change="Added.")
 
-    @extend_schema(
-        summary="Change a toolset",
-        description="`picked` and `rules` are each replaced as a whole. Omitted fields do not change.",
-        request=ToolsetChangeSerializer,
-    )
+    @extend_schema(request=ToolsetChangeSerializer)
     def partial_update(self, request: Request, slug: str) -> Response:
+        """Change a toolset.
+        `picked` and `rules` are each replaced as a whole. Omitted fields do not change."""
         toolset = self.get_object()
         asked = self.read_body(ToolsetChangeSerializer)
         return self._written(toolset, asked, status.HTTP_200_OK, change=changed_fields(asked))
 
-    @extend_schema(
-        summary="Delete a toolset",
-        description="Its address stops working immediately. The workflows are not affected.",
-        responses={204: None, 409: base.as_problem("Tokens are bound to the toolset.")},
-    )
+    @extend_schema(responses={204: None, 409: base.as_problem("Tokens are bound to the toolset.")})
     @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
+        """Delete a toolset.
+        Its address stops working immediately. The workflows are not affected."""
         toolset = self.get_object()
         self.record_deletion(toolset)
         try:
@@ -382,12 +379,11 @@ class RotationSerializer(base.StrictSerializer, serializers.ModelSerializer[Acce
         extra_kwargs = {"expires_at": {"help_text": f"{EXPIRY} One that never expires stays so."}}
 
 
-@extend_schema_view(
-    list=extend_schema(summary="List access tokens", description="Who has access, to what, since when."),
-    retrieve=extend_schema(summary="Read an access token"),
-)
+@extend_schema_view(retrieve=extend_schema(summary="Read an access token"))
 @extend_schema(tags=["Tokens"])
 class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[AccessToken]):
+    """Who has access, to what, since when."""
+
     queryset = AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
     serializer_class: Any = TokenSerializer
     filterset_class = TokenFilters
@@ -399,15 +395,12 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         **admin_access("mcp_bridge.change_accesstoken", "end_former_secret", "revoke"),
     }
 
-    @extend_schema(
-        summary="Create an access token",
-        description="The token itself is only in this response. Callers cannot grant more than they have: "
-        "staff only scopes that their permissions cover, and a token only a lifetime within its own.",
-        request=NewTokenSerializer,
-        responses={201: SecretTokenSerializer},
-    )
+    @extend_schema(request=NewTokenSerializer, responses={201: SecretTokenSerializer})
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Create an access token.
+        The token itself is only in this response. Callers cannot grant more than they have: staff only scopes
+        that their permissions cover, and a token only a lifetime within its own."""
         given = self.read_body(NewTokenSerializer)
         given["expires_at"] = self._expiry(given.get("expires_at", Expiry.USUAL))
         maker = self._maker()
@@ -415,13 +408,11 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         self.record("Added.", token)
         return self._shown_once(token, text, status.HTTP_201_CREATED)
 
-    @extend_schema(
-        summary="Change an access token",
-        description="The name and the scopes cannot be changed. Create another token instead.",
-        request=TokenChangeSerializer,
-    )
+    @extend_schema(request=TokenChangeSerializer)
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change an access token.
+        The name and the scopes cannot be changed. Create another token instead."""
         token = self.get_object()
         given = self.read_body(TokenChangeSerializer)
         if "owner" in given:
@@ -431,16 +422,15 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return self.answer_with(token)
 
     @extend_schema(
-        operation_id="tokens_rotate",
-        summary="Rotate an access token",
-        description="The new secret is only in this response. The current one works `overlap_hours` more, "
-        "an earlier one no longer.",
         request=RotationSerializer,
         responses={200: SecretTokenSerializer, 409: base.as_problem("The token is revoked.")},
     )
     @action(detail=True, methods=["post"])
     @transaction.atomic
     def rotate(self, request: Request, pk: str) -> Response:
+        """Rotate an access token.
+        The new secret is only in this response. The current one works `overlap_hours` more, an earlier one no
+        longer."""
         token = self.get_object()
         given = self.read_body(RotationSerializer)
         if token.revoked_at is not None:
@@ -456,29 +446,21 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         self.record("Rotated: it has a new secret.", token)
         return self._shown_once(token, text, status.HTTP_200_OK)
 
-    @extend_schema(
-        operation_id="tokens_end_former_secret",
-        summary="End the former secret of an access token",
-        description="Without a former secret, nothing changes.",
-        request=None,
-    )
     @action(detail=True, methods=["post"], url_path="end-former-secret")
     @transaction.atomic
     def end_former_secret(self, request: Request, pk: str) -> Response:
+        """End the former secret of an access token.
+        Without a former secret, nothing changes."""
         token = self.get_object()
         if end_former_secret(token):
             self.record("Ended the former secret.", token)
         return self.answer_with(token)
 
-    @extend_schema(
-        operation_id="tokens_revoke",
-        summary="Revoke an access token",
-        description="Within a second no process accepts the token any more, and its open streams end.",
-        request=None,
-    )
     @action(detail=True, methods=["post"])
     @transaction.atomic
     def revoke(self, request: Request, pk: str) -> Response:
+        """Revoke an access token.
+        Within a second no process accepts the token any more, and its open streams end."""
         token = self.get_object()
         if token.revoked_at is None:
             token.revoke()

@@ -239,11 +239,7 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(
-        operation_id="workflow_requests_list",
-        summary="List natural-language requests",
-        description="The newest first. Callers who are not administrators see their own requests.",
-    ),
+    list=extend_schema(operation_id="workflow_requests_list"),
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
         summary="Read a natural-language request",
@@ -252,6 +248,8 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 )
 @extend_schema(tags=["Natural-language requests"])
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
+    """The newest first. Callers who are not administrators see their own requests."""
+
     queryset = WorkflowRequest.objects.none()
     filterset_class = WorkflowRequestFilters
     pagination_class = base.LongPages
@@ -295,10 +293,6 @@ class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
     @extend_schema(
         operation_id="workflow",
         tags=["Natural-language requests"],
-        summary="Send a natural-language request",
-        description="The model chooses one of the tools and its arguments; the product checks that, runs it, "
-        "and puts the response into words if asked to. The answer has the same shape if that fails; "
-        "`error_stage` says where. It is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
             200: _answer("The request is done; for a dry run, the answer shows what would be sent."),
@@ -339,6 +333,10 @@ class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
         ],
     )
     def create(self, request: Request) -> Response:
+        """Send a natural-language request.
+        The model chooses one of the tools and its arguments; the product checks that, runs it, and puts the
+        response into words if asked to. The answer has the same shape if that fails; `error_stage` says
+        where. It is recorded, and continues even if the client disconnects."""
         wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},

@@ -84,14 +84,13 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     @extend_schema(
-        request=None,
         responses={
             200: HistoryEntrySerializer,
             409: as_problem(
                 "The object has changed since, is in use, contained secrets, or its values were not "
                 "kept: `detail` gives the reason. Nothing was changed."
             ),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def revert(self, request: Request, pk: str) -> Response:

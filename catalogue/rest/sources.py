@@ -127,7 +127,6 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
         return runs.for_lists() if self.action == "list" else runs
 
     @extend_schema(
-        request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
             202: OpenApiResponse(
@@ -135,7 +134,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
                 "Confirmed; the source is being listed already, or disabled: the next listing counts.",
             ),
             409: as_problem("It is not held, or a later listing was good."),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def confirm(self, request: Request, pk: str) -> Response:
@@ -323,7 +322,7 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         self.record(changed_fields(body), source)
         return self.answer_with(source)
 
-    @extend_schema(request=None, responses=CheckSerializer)
+    @extend_schema(responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:
         """Check a source's connection.
@@ -331,11 +330,10 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         return Response(CheckSerializer(sources.check_source(self.get_object())).data)
 
     @extend_schema(
-        request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
             409: as_problem("The source is disabled, or is already being refreshed."),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:

@@ -541,7 +541,6 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
-    @extend_schema(request=None)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
         """Disable a workflow."""

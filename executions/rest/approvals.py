@@ -156,17 +156,15 @@ DECIDED: dict[int, Any] = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List approvals",
-        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
-    ),
     retrieve=extend_schema(
         summary="Read an approval",
         description="With the exact arguments and the previous runs of the tool.",
-    ),
+    )
 )
 @extend_schema(tags=["Approvals"])
 class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ExecutionsViewSet[Approval]):
+    """Calls that wait for a person's approval, and those that were decided; the newest first."""
+
     queryset = (
         Approval.objects.select_related("execution__payload")
         .prefetch_related("decisions")
@@ -184,26 +182,18 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
     def get_serializer_class(self) -> type[ApprovalSerializer]:
         return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer
 
-    @extend_schema(
-        operation_id="approvals_approve",
-        summary="Approve a call",
-        description="The last that is needed starts the call, with exactly the recorded arguments.",
-        request=ApproveSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=ApproveSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
+        """Approve a call.
+        The last that is needed starts the call, with exactly the recorded arguments."""
         return self._decide(Verdict.APPROVE, ApproveSerializer)
 
-    @extend_schema(
-        operation_id="approvals_refuse",
-        summary="Refuse a call",
-        description="The call ends, and the caller gets the reason. Nothing is started.",
-        request=RefuseSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=RefuseSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
+        """Refuse a call.
+        The call ends, and the caller gets the reason. Nothing is started."""
         return self._decide(Verdict.REFUSE, RefuseSerializer)
 
     def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
@@ -219,14 +209,11 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         return Response(ApprovalDetailSerializer(self.get_queryset().get(pk=approval.pk)).data)
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List approvals for a period",
-        description="They let identical calls run. Also those that have ended; the newest first.",
-    )
-)
+@extend_schema_view(list=extend_schema(summary="List approvals for a period"))
 @extend_schema(tags=["Approvals"])
 class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingApproval]):
+    """They let identical calls run. Also those that have ended; the newest first."""
+
     queryset = StandingApproval.objects.order_by("-granted_at", "-pk")
     serializer_class = StandingSerializer
     pagination_class = base.LongPages
@@ -237,15 +224,11 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingA
         **admin_access(PERMISSION, "revoke"),
     }
 
-    @extend_schema(
-        operation_id="standing_approvals_revoke",
-        summary="Revoke an approval for a period",
-        description="The next call needs a new approval.",
-        request=None,
-        responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")},
-    )
+    @extend_schema(responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")})
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:
+        """Revoke an approval for a period.
+        The next call needs a new approval."""
         standing = self.get_object()
         if not revoke_standing(standing.pk, by=caller_of(request).name):
             raise base.Refusal(status.HTTP_409_CONFLICT, "It has already ended.")

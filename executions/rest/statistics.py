@@ -87,16 +87,15 @@ NUMBERS = [name for name in StatisticsSerializer().get_fields() if hasattr(Figur
 
 @extend_schema_view(
     list=extend_schema(
-        operation_id="statistics_list",
-        summary="Read statistics",
-        description="Of executions that have ended, by the hour or day in which they did and by what they "
-        "were for; the earliest first, then what was called most. Kept longer than the executions. Callers "
-        "who are not administrators see only their own calls.",
-        responses=StatisticsSerializer(many=True),
+        operation_id="statistics_list", summary="Read statistics", responses=StatisticsSerializer(many=True)
     )
 )
 @extend_schema(tags=["Statistics"])
 class StatisticsViewSet(ApiViewSet[HourlyUsage]):
+    """Of executions that have ended, by the hour or day in which they did and by what they were for; the
+    earliest first, then what was called most. Kept longer than the executions. Callers who are not
+    administrators see only their own calls."""
+
     queryset = HourlyUsage.objects.none()
     filterset_class = StatisticsFilters
     serializer_class = StatisticsSerializer
