@@ -93,8 +93,11 @@ class ReviewDetailSerializer(ReviewSerializer):
         return DifferenceSerializer(self._differences(review), many=True).data
 
 
-class OfferSerializer(base.StrictSerializer):
-    offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The reviewed `offer`.")
+class OfferSerializer(base.StrictSerializer, serializers.ModelSerializer[Review]):
+    class Meta:
+        model = Review
+        fields: tuple[str, ...] = ("offer",)
+        extra_kwargs = {"offer": {"source": "offer_hash", "help_text": "The reviewed `offer`."}}
 
 
 def _fields() -> serializers.Field[Any, Any, Any, Any]:
@@ -109,6 +112,9 @@ def _fields() -> serializers.Field[Any, Any, Any, Any]:
 
 class AcceptedOfferSerializer(OfferSerializer):
     fields = _fields()  # type: ignore[assignment]
+
+    class Meta(OfferSerializer.Meta):
+        fields = ("offer", "fields")
 
 
 class DecisionSerializer(base.StrictSerializer):
@@ -264,7 +270,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:
         review = self.get_object()
         fields = dict(self.read_body(body))
-        decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
+        decided = decide({review.pk: fields.pop("offer_hash")}, by=actor_of(self.request), **fields)
         if refusal := decided.refusal():
             raise base.Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)

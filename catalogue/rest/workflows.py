@@ -112,6 +112,9 @@ class UpstreamDetailSerializer(UpstreamSerializer):
         read_only_fields = fields
 
 
+NOT_IN_LISTS = ("tool_name", "argument_overrides", "icon")
+
+
 class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     """The curator's decisions; empty or null where the engine's value or the product's default applies."""
 
@@ -124,11 +127,9 @@ class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     class Meta:
         model = Workflow
         fields: tuple[str, ...] = (
-            "enabled", "title", "description", "tags", "timeout_seconds", "inline_wait_seconds",
-            "execution_type", "on_disconnect", "reattach", "max_concurrent", "calls_per_minute",
-            "calls_at_once", *CURATORS_HINTS, "offered_as_prompt", "cache_seconds", "approval_required",
-            "approval_rules", "approvers_needed",
-        )  # fmt: skip
+            "enabled",
+            *(name for name in map(name_in_file, curation.OVERRIDABLE) if name not in NOT_IN_LISTS),
+        )
         read_only_fields = fields
         extra_kwargs = rename(WORKFLOW.names)
 
@@ -297,10 +298,14 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
         )
 
 
-class SeenSerializer(StrictSerializer):
+class SeenSerializer(StrictSerializer, serializers.ModelSerializer[Workflow]):
     content_hash = serializers.CharField(
         required=False, max_length=64, help_text="Of the reviewed state. Omitted: the present one."
     )
+
+    class Meta:
+        model = Workflow
+        fields = ("content_hash",)
 
 
 class SelectionSerializer(StrictSerializer):

@@ -97,22 +97,23 @@ class ApprovalDetailSerializer(ApprovalSerializer):
         }
 
 
-class ApproveSerializer(base.StrictSerializer):
+class ApproveSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Approves this call, or identical calls for a period."""
 
-    minutes = serializers.IntegerField(
-        allow_null=True,
-        default=None,
-        min_value=1,
-        max_value=LONGEST_MINUTES,
-        help_text="For how long the same call needs no new approval. Null: this call only.",
-    )
+    class Meta:
+        model = ApprovalDecision
+        fields = ("minutes",)
+        extra_kwargs = {"minutes": {"default": None, "min_value": 1, "max_value": LONGEST_MINUTES}}
 
 
-class RefuseSerializer(base.StrictSerializer):
+class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Refuses the call, with a reason for the caller."""
 
     words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
+
+    class Meta:
+        model = ApprovalDecision
+        fields = ("words",)
 
 
 class StandingSerializer(serializers.ModelSerializer[StandingApproval]):

@@ -33,7 +33,7 @@ from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
-from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
+from executions.models import CancelProgress, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
 from executions.rest import shared
@@ -81,13 +81,16 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+class ExecutionErrorSerializer(serializers.ModelSerializer[Execution]):
     """The error, or why the result of a completed execution could not be read; null without one."""
 
     columns = ("error_kind", "error")  # Of tables
 
-    kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
-    message = serializers.CharField(source="error")
+    class Meta:
+        model = Execution
+        fields = ("kind", "message")
+        read_only_fields = fields
+        extra_kwargs = base.rename({"kind": "error_kind", "message": "error"})
 
     def get_attribute(self, instance: Execution) -> Execution | None:
         return instance if instance.error else None

@@ -62,7 +62,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     @extend_schema(
         operation_id="result_cache_figures",
         parameters=[WORKFLOW],
-        responses=forced_singular_serializer(CacheFiguresSerializer),
+        responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
     )
     def list(self, request: Request) -> Response:
         """Read the figures of the result cache.
