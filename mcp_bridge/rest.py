@@ -64,7 +64,7 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
     warning = serializers.CharField(help_text="How far it is over the budget; empty within.")
 
 
-class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
+class ToolsetSerializer(base.RowSerializer[Toolset]):
     reserved_for = base.StringListField(help_text=RESERVED_FOR)
     url = serializers.SerializerMethodField(help_text="The address to which MCP clients connect.")
     workflow_count = serializers.SerializerMethodField(help_text="How many it shows if it is enabled.")
@@ -77,7 +77,6 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
             "inline_wait_seconds", "calls_per_minute", "calls_at_once", "approval_required",
             "approvers_needed", "reserved_for", "url", "workflow_count", "cost", "created_at", "updated_at",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_url(self, toolset: Toolset) -> str:
         return resource_url(toolset.slug)
@@ -102,7 +101,6 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 
     class Meta(ToolsetSerializer.Meta):
         fields = (*ToolsetSerializer.Meta.fields, "picked", "rules", "workflows", "refused")
-        read_only_fields = fields
 
     def get_picked(self, toolset: Toolset) -> list[str]:
         return sorted(workflow.tool_name for workflow in toolset.picked.all())
@@ -258,23 +256,23 @@ class TokenUseSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="When the client was last seen, to the minute.")
 
 
-class FormerSecretSerializer(serializers.ModelSerializer[AccessToken]):
+class FormerSecretSerializer(base.RowSerializer[AccessToken]):
     """The secret from before the last rotation, while it is valid."""
 
     class Meta:
         model = AccessToken
         fields = ("prefix", "ends_at", "last_used_at")
         extra_kwargs = {
-            "prefix": {"source": "former_prefix", "read_only": True},
-            "ends_at": {"source": "former_ends_at", "read_only": True, "allow_null": False},
-            "last_used_at": {"source": "former_used_at", "read_only": True},
+            "prefix": {"source": "former_prefix"},
+            "ends_at": {"source": "former_ends_at", "allow_null": False},
+            "last_used_at": {"source": "former_used_at"},
         }
 
     def get_attribute(self, token: AccessToken) -> AccessToken | None:
         return token if token.has_former_secret else None
 
 
-class TokenSerializer(serializers.ModelSerializer[AccessToken]):
+class TokenSerializer(base.RowSerializer[AccessToken]):
     """An access token, without its secret."""
 
     caller = serializers.CharField(
@@ -305,7 +303,6 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
             "created_at", "created_by", "expires_at", "rotated_at", "former_secret", "revoked_at",
             "last_used_at", "last_uses",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_usable(self, token: AccessToken) -> bool:
         return token.state is TokenState.USABLE
@@ -318,7 +315,6 @@ class SecretTokenSerializer(TokenSerializer):
 
     class Meta(TokenSerializer.Meta):
         fields = (*TokenSerializer.Meta.fields, "token")
-        read_only_fields = fields
 
 
 class TokenChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[AccessToken]):

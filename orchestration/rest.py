@@ -64,13 +64,12 @@ class StageEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class ModelUsageSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class ModelUsageSerializer(base.RowSerializer[WorkflowRequest]):
     """The costs of the model, including failures."""
 
     class Meta:
         model = WorkflowRequest
         fields = ("model", "prompt_tokens", "completion_tokens")
-        read_only_fields = fields
 
 
 class HttpRequestSpecSerializer(serializers.Serializer[Any]):
@@ -90,7 +89,7 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class WorkflowAnswerSerializer(base.RowSerializer[WorkflowRequest]):
     """The answer, which has the same shape for success and failure."""
 
     selected_tool = OrNull(allow_null=True)
@@ -129,7 +128,6 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
             "execution_id", "execution_state", "raw_response", "formatted_response", "error", "error_stage",
             "failure", "invalid_tool_ids", "warnings", "stages", "usage",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = {
             "request_id": {"source": "id"},
             "status": {"help_text": "`running`: the run goes on, and the request ends with it."},
@@ -153,7 +151,7 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
         return shown
 
 
-class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class WorkflowRequestSerializer(base.RowSerializer[WorkflowRequest]):
     """A request as lists show it."""
 
     error = OrNull(allow_null=True)
@@ -169,7 +167,6 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
             "id", "caller", "caller_name", "idempotency_key", "created_at", "finished_at", "seconds",
             "status", "dry_run", "selected_tool", "execution_id", "error", "error_stage", "failure", "usage",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
@@ -185,7 +182,6 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
             *WorkflowRequestSerializer.Meta.fields, "user_instructions", "tool_ids", "format_response",
             "response_format_instructions", "payload_removed_at", "answer",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = {
             "user_instructions": {"source": "instructions"},
             "response_format_instructions": {"source": "format_instructions"},

@@ -34,7 +34,7 @@ HASH_LENGTH = 64
 MOST_OFFERS = 10_000
 
 
-class ReviewSerializer(serializers.ModelSerializer[Review]):
+class ReviewSerializer(base.RowSerializer[Review]):
     """A change or a new workflow that awaits a decision."""
 
     workflow = serializers.CharField(source="workflow.tool_name", help_text="What agents call.")
@@ -50,7 +50,6 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
         fields: tuple[str, ...] = (
             "workflow", "source", "kind", "offer", "told", "warning", "differs_in", "held_since", "kept_at",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = base.rename({"offer": "offer_hash"})
 
     def get_told(self, review: Review) -> str:
@@ -86,7 +85,6 @@ class ReviewDetailSerializer(ReviewSerializer):
 
     class Meta(ReviewSerializer.Meta):
         fields = (*ReviewSerializer.Meta.fields, "differences", "offered")
-        read_only_fields = fields
 
     @extend_schema_field(DifferenceSerializer(many=True))
     def get_differences(self, review: Review) -> Any:

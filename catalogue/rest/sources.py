@@ -32,6 +32,7 @@ from catalogue.rest.base import (
     LongPages,
     Refusal,
     ReservedForField,
+    RowSerializer,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
@@ -45,7 +46,7 @@ from catalogue.review import ReviewRefused, confirm_listing
 from connectors.registry import connector_kinds
 
 
-class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
+class DiscoveryRunSerializer(RowSerializer[DiscoveryRun]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     duration_ms = serializers.IntegerField(allow_null=True)
     found = serializers.IntegerField(help_text="Usable workflows in the listing.")
@@ -57,7 +58,6 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
             "added", "updated", "unchanged", "returned", "missing", "held", "skipped_count", "error",
             "confirmed_at",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class FlaggedSerializer(serializers.Serializer[Any]):
@@ -97,7 +97,6 @@ class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
 
     class Meta(DiscoveryRunSerializer.Meta):
         fields = (*DiscoveryRunSerializer.Meta.fields, "changes", "skipped", "flagged")
-        read_only_fields = fields
 
 
 class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -151,15 +150,14 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
 
 
 # Sources
-class HealthSerializer(serializers.ModelSerializer[Source]):
+class HealthSerializer(RowSerializer[Source]):
     class Meta:
         model = Source
         fields = ("state", "message", "failing_since", "failures")
-        read_only_fields = fields
         extra_kwargs = rename({"state": "health_state", "message": "health_message"})
 
 
-class WebhookSerializer(serializers.ModelSerializer[Source]):
+class WebhookSerializer(RowSerializer[Source]):
     url = serializers.SerializerMethodField(
         help_text="Where the engine's webhook is to deliver to, if the source has a secret for one."
     )
@@ -167,14 +165,13 @@ class WebhookSerializer(serializers.ModelSerializer[Source]):
     class Meta:
         model = Source
         fields = ("url", "received_at", "refused_at", "refusal")
-        read_only_fields = fields
         extra_kwargs = rename({name: f"webhook_{name}" for name in fields[1:]})
 
     def get_url(self, source: Source) -> str:
         return sources.webhook_address(source)
 
 
-class SourceSerializer(serializers.ModelSerializer[Source]):
+class SourceSerializer(RowSerializer[Source]):
     config = JSONObjectField(help_text="The engine's settings, without its secrets.")
     credentials_stored = serializers.SerializerMethodField(
         help_text="Whether secrets are; none is ever shown."
@@ -195,7 +192,6 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "workflows_present", "workflows_enabled", "health", "webhook", "last_refreshed_at",
             "next_refresh_at", "created_at", "updated_at",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_credentials_stored(self, source: Source) -> bool:
         return bool(source.encrypted_credentials)

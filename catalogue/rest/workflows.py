@@ -34,6 +34,7 @@ from catalogue.rest.base import (
     Pages,
     Problem,
     Refusal,
+    RowSerializer,
     SearchFilter,
     StableOrdering,
     StrictBooleanFilter,
@@ -72,7 +73,7 @@ class LayerMixin:
         return instance if is_administrator(self.context["request"]) else None
 
 
-class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
+class UpstreamSerializer(LayerMixin, RowSerializer[Workflow]):
     """What the engine says of a workflow."""
 
     id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
@@ -84,7 +85,6 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
             "id", "name", "description", "category", "version", "author", "tags", "execution_type",
             "resembles", "warning", "first_seen_at", "changed_at", "missing_since",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class InteractionSerializer(serializers.Serializer[Any]):
@@ -109,13 +109,12 @@ class UpstreamDetailSerializer(UpstreamSerializer):
             *UpstreamSerializer.Meta.fields,
             *("hints", "icons", "queries", "signals", "metadata", "schema_problem", "content_hash"),
         )
-        read_only_fields = fields
 
 
 NOT_IN_LISTS = ("tool_name", "argument_overrides", "icon")
 
 
-class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
+class CuratorSerializer(LayerMixin, RowSerializer[Workflow]):
     """The curator's decisions; empty or null where the engine's value or the product's default applies."""
 
     tags = StringListField(source="tags_override", allow_null=True)
@@ -130,7 +129,6 @@ class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
             "enabled",
             *(name for name in map(name_in_file, curation.OVERRIDABLE) if name not in NOT_IN_LISTS),
         )
-        read_only_fields = fields
         extra_kwargs = rename(WORKFLOW.names)
 
 
@@ -156,10 +154,9 @@ class CuratorDetailSerializer(CuratorSerializer):
             *CuratorSerializer.Meta.fields, "icon", "argument_overrides", "argument_problems",
             "approval_rule_problems", "former_tool_names", "aliases",
         )  # fmt: skip
-        read_only_fields = fields
 
 
-class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
+class WorkflowSerializer(RowSerializer[Workflow]):
     """What agents see, and for administrators the two layers behind it."""
 
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
@@ -178,7 +175,6 @@ class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
             "tool_name", "source", "title", "description", "tags", "category", "version", "execution_type",
             "hints", "offered_as_prompt", "cache_seconds", "exposed", "visibility", "curator", "upstream",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = rename(
             {
                 "description": "shown_description",
@@ -227,7 +223,6 @@ class WorkflowDetailSerializer(WorkflowSerializer):
 
     class Meta(WorkflowSerializer.Meta):
         fields = (*WorkflowSerializer.Meta.fields, "input_schema", "output_schema", "icons")
-        read_only_fields = fields
 
 
 class ArgumentOverrideSerializer(StrictSerializer):

@@ -23,7 +23,7 @@ from executions.models import Approval, ApprovalDecision, Execution, StandingApp
 from executions.rest.shared import ExecutionsViewSet, caller_of
 
 
-class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
+class DecisionSerializer(base.RowSerializer[ApprovalDecision]):
     """One person's answer."""
 
     user = serializers.CharField(source="user_name")
@@ -31,10 +31,9 @@ class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
     class Meta:
         model = ApprovalDecision
         fields = ("user", "verdict", "words", "minutes", "at")
-        read_only_fields = fields
 
 
-class ApprovalSerializer(serializers.ModelSerializer[Approval]):
+class ApprovalSerializer(base.RowSerializer[Approval]):
     """A call that needs or needed a person's approval."""
 
     execution = serializers.UUIDField(source="pk", help_text="The id of the execution and of the approval.")
@@ -55,10 +54,9 @@ class ApprovalSerializer(serializers.ModelSerializer[Approval]):
             "execution", "state", "tool", "source", "caller", "caller_name", "door", "unanswered", "reason",
             "outcome", "approvers_needed", "decisions", "requested_at", "expires_at", "decided_at",
         )  # fmt: skip
-        read_only_fields = fields
 
 
-class PastRunSerializer(serializers.ModelSerializer[Execution]):
+class PastRunSerializer(base.RowSerializer[Execution]):
     """An earlier run of the tool."""
 
     execution = serializers.UUIDField(source="pk")
@@ -68,7 +66,6 @@ class PastRunSerializer(serializers.ModelSerializer[Execution]):
     class Meta:
         model = Execution
         fields = ("execution", "state", "caller_name", "created_at", "duration_ms")
-        read_only_fields = fields
 
 
 class ApprovalDetailSerializer(ApprovalSerializer):
@@ -80,7 +77,6 @@ class ApprovalDetailSerializer(ApprovalSerializer):
 
     class Meta(ApprovalSerializer.Meta):
         fields = (*ApprovalSerializer.Meta.fields, "arguments", "client", "past")
-        read_only_fields = fields
 
     def get_client(self, approval: Approval) -> dict[str, Any]:
         client: dict[str, Any] = approval.execution.payload.metadata.get("client") or {}
@@ -116,7 +112,7 @@ class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[Approv
         fields = ("words",)
 
 
-class StandingSerializer(serializers.ModelSerializer[StandingApproval]):
+class StandingSerializer(base.RowSerializer[StandingApproval]):
     """An approval for a period."""
 
     tool = serializers.CharField(source="tool_name")
@@ -127,7 +123,6 @@ class StandingSerializer(serializers.ModelSerializer[StandingApproval]):
             "id", "tool", "caller", "caller_name", "granted_by", "granted_at", "until", "revoked_at",
             "revoked_by",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]

@@ -81,7 +81,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-class ExecutionErrorSerializer(serializers.ModelSerializer[Execution]):
+class ExecutionErrorSerializer(base.RowSerializer[Execution]):
     """The error, or why the result of a completed execution could not be read; null without one."""
 
     columns = ("error_kind", "error")  # Of tables
@@ -89,14 +89,13 @@ class ExecutionErrorSerializer(serializers.ModelSerializer[Execution]):
     class Meta:
         model = Execution
         fields = ("kind", "message")
-        read_only_fields = fields
         extra_kwargs = base.rename({"kind": "error_kind", "message": "error"})
 
     def get_attribute(self, instance: Execution) -> Execution | None:
         return instance if instance.error else None
 
 
-class ExecutionSerializer(serializers.ModelSerializer[Execution]):
+class ExecutionSerializer(base.RowSerializer[Execution]):
     """An execution in a list."""
 
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
@@ -128,7 +127,6 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "success", "progress", "progress_message", "error", "run_id", "correlation_id",
             "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs: dict[str, dict[str, Any]] = {
             "tool": {"source": "tool_name"},
             "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
@@ -143,13 +141,12 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
 tables.serializers[Execution] = ExecutionSerializer
 
 
-class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
+class EventSerializer(base.RowSerializer[ExecutionEvent]):
     """A line of the timeline."""
 
     class Meta:
         model = ExecutionEvent
         fields = ("at", "kind", "message")
-        read_only_fields = fields
 
 
 class CutSerializer(serializers.Serializer[Any]):
@@ -190,7 +187,6 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
             "status_answer", "cut", "events",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
             "payload_removed_at": {"source": "payload_pruned_at"},
             "events_removed_at": {"source": "events_pruned_at"},

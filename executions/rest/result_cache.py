@@ -10,7 +10,14 @@ from rest_framework.response import Response
 
 from catalogue.models import Workflow
 from catalogue.permissions import admin_access
-from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem, check_parameters
+from catalogue.rest.base import (
+    Problem,
+    Refusal,
+    RowSerializer,
+    StrictSerializer,
+    as_problem,
+    check_parameters,
+)
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
 from executions.result_cache import cache_figures, clear_results
@@ -18,7 +25,7 @@ from executions.result_cache import cache_figures, clear_results
 WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
 
 
-class CacheFiguresSerializer(serializers.ModelSerializer[Any]):
+class CacheFiguresSerializer(RowSerializer[Any]):
     """The figures of the result cache, for all processes."""
 
     enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
@@ -31,7 +38,6 @@ class CacheFiguresSerializer(serializers.ModelSerializer[Any]):
             "enabled", "max_bytes", "entries", "bytes", "hits", "misses", "hit_rate", "refreshes", "stored",
             "oversized", "evictions", "expired", "cleared",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class ClearSerializer(StrictSerializer):
