@@ -179,6 +179,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     queryset = Toolset.objects.prefetch_related(
         "rules", Prefetch("picked", queryset=Workflow.objects.only("tool_name").order_by())
     ).order_by("slug")
+    serializer_class, list_serializer_class = ToolsetDetailSerializer, ToolsetSerializer
     filterset_class = ToolsetFilters
     lookup_field = "slug"
     lookup_value_regex = "[A-Za-z0-9_.-]+"
@@ -188,9 +189,6 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         **admin_access("catalogue.change_toolset", "partial_update"),
         **admin_access("catalogue.delete_toolset", "destroy"),
     }
-
-    def get_serializer_class(self) -> type[ToolsetSerializer]:
-        return ToolsetSerializer if self.action == "list" else ToolsetDetailSerializer
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "catalogue": confirmed_catalogue()}

@@ -247,6 +247,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
     """The newest first. Callers who are not administrators see their own requests."""
 
     queryset = WorkflowRequest.objects.none()
+    serializer_class, list_serializer_class = WorkflowRequestDetailSerializer, WorkflowRequestSerializer
     filterset_class = WorkflowRequestFilters
     pagination_class = base.LongPages
     newest_by = "created_at"
@@ -265,9 +266,6 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
-
-    def get_serializer_class(self) -> type[WorkflowRequestSerializer]:
-        return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
 
 
 class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):

@@ -584,6 +584,14 @@ class StringListField(serializers.ListField):
     child = serializers.CharField()
 
 
+class SecretsField(serializers.DictField):
+    """Secret settings by their names, which no answer shows."""
+
+    def __init__(self, help_text: str, *, allow_blank: bool = False, **options: Any) -> None:
+        child = serializers.CharField(trim_whitespace=False, allow_blank=allow_blank)
+        super().__init__(child=child, write_only=True, help_text=help_text, **options)
+
+
 RESERVED_FOR = (
     "The users and groups that may use it, such as `user:ada` and `group:Finance`. Empty: everyone who may "
     "use workflows."

@@ -33,6 +33,7 @@ from catalogue.rest.base import (
     Refusal,
     ReservedForField,
     RowSerializer,
+    SecretsField,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
@@ -202,10 +203,8 @@ class SourceChangeSerializer(StrictSerializer, serializers.ModelSerializer[Sourc
 
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
-    credentials = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
-        write_only=True,
-        help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
+    credentials = SecretsField(
+        "The secret settings, all of them. They are stored encrypted and never shown again.", allow_blank=True
     )
     reserved_for = ReservedForField()
 
@@ -371,12 +370,7 @@ class SettingsSerializer(StrictSerializer):
     """Settings that do not belong to a source yet."""
 
     config = JSONObjectField(default=dict, help_text="The engine's settings, without its secrets.")
-    credentials = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
-        default=dict,
-        write_only=True,
-        help_text="The secret settings. Nothing is stored.",
-    )
+    credentials = SecretsField("The secret settings. Nothing is stored.", allow_blank=True, default=dict)
 
 
 @extend_schema(tags=["Sources"])

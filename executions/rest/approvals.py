@@ -166,6 +166,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         .prefetch_related("decisions")
         .order_by("-requested_at", "-pk")
     )
+    serializer_class, list_serializer_class = ApprovalDetailSerializer, ApprovalSerializer
     filterset_class = ApprovalFilters
     pagination_class = base.LongPages
     newest_by = "requested_at"
@@ -174,9 +175,6 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         **admin_access("executions.view_approval", "list", "retrieve"),
         **admin_access(PERMISSION, "approve", "refuse"),
     }
-
-    def get_serializer_class(self) -> type[ApprovalSerializer]:
-        return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer
 
     @extend_schema(request=ApproveSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
@@ -202,7 +200,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         approval = self.get_object()
         decide(approval.pk, user=self.request.user, verdict=verdict, **answer)
         self.record("Approved." if verdict == Verdict.APPROVE else "Refused.", approval.execution)
-        return Response(ApprovalDetailSerializer(self.get_queryset().get(pk=approval.pk)).data)
+        return self.answer_with(approval)
 
 
 @extend_schema_view(list=extend_schema(summary="List approvals for a period"))
@@ -229,4 +227,4 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingA
         if not revoke_standing(standing.pk, by=caller_of(request).name):
             raise base.Refusal(status.HTTP_409_CONFLICT, "It has already ended.")
         self.record("Revoked.", standing)
-        return Response(StandingSerializer(self.get_queryset().get(pk=standing.pk)).data)
+        return self.answer_with(standing)

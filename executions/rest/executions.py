@@ -284,6 +284,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     `cursor` repeat and miss no row while others are added, and have no `count`."""
 
     queryset = Execution.objects.none()
+    serializer_class, list_serializer_class = ExecutionDetailSerializer, ExecutionSerializer
     filterset_class = ExecutionFilters
     pagination_class = base.LongPages
     newest_by = "created_at"
@@ -309,9 +310,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         execution: Execution = super().get_object()
         request_poll_if_stale(execution)
         return execution
-
-    def get_serializer_class(self) -> type[ExecutionSerializer]:
-        return ExecutionSerializer if self.action == "list" else ExecutionDetailSerializer
 
     @extend_schema(
         operation_id="executions_start",
@@ -400,7 +398,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         that you give. If it did not run, it has failed and is safe to call again."""
         asked = self.read_body(ResolveSerializer)
         resolved = _resolve(pk, asked, caller=shared.caller_of(request))
-        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
+        return self.answer_with(resolved)
 
     @extend_schema(request=TalkSerializer, responses={200: AnswerSerializer, **REFUSALS})
     @action(detail=True, methods=["post"])
@@ -421,7 +419,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         One that the workflow declares, to a run in progress, once. Its effect shows later."""
         asked = self.read_body(TalkSerializer)
         sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
-        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
+        return self.answer_with(sent)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
