@@ -139,7 +139,7 @@ class Plan:
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange, ...]:
-    """The changed keys; a value missing on one side is `-`."""
+    """Returns the changed keys; a value missing on one side is `-`."""
     names = [*new, *(name for name in old if name not in new)]
     return tuple(
         FieldChange(name, *cut_to_difference(_text(old, name), _text(new, name), shown=SHOWN_VALUE))
@@ -179,7 +179,7 @@ class Workflows:
     _paths: dict[int, Path] = field(default_factory=dict)
 
     def path_of(self, row: Workflow) -> Path:
-        """By identity: a row that is not stored has no key."""
+        """Finds it by identity: a row that is not stored has no key."""
         return self._paths[id(row)]
 
     def read(self, source: Source) -> None:
@@ -288,7 +288,7 @@ class Workflows:
             self.changed[row] = fields
 
     def _decide(self, row: Workflow) -> bool:
-        """Apply the curator's fields of the file; False if some are refused."""
+        """Apply the curator's fields of the file. Returns whether none is refused."""
         path: Path = ("workflows", row.source.name, row.upstream_id)
         self._paths[id(row)] = path if self.file.has(*path) else ("listed", *path[1:])
         problems, given, name = len(self.file.problems), self.file.mapping(path, known=KNOWN), row.tool_name
@@ -310,7 +310,7 @@ class Workflows:
         return len(self.file.problems) == problems
 
     def _read_layers(self, source: Source, wanted: list[str]) -> dict[str, Layer]:
-        """The listed fields of the file, checked like an engine's listing."""
+        """Reads the listed fields of the file, and checks them like an engine's listing."""
         definitions, besides = [], {}
         for position, upstream_id in enumerate(wanted):
             path: Path = ("listed", source.name, upstream_id)
@@ -330,7 +330,7 @@ def label_of(row: Workflow) -> str:
 
 
 def _described(row: Workflow, layer: Layer | None) -> dict[str, Any]:
-    """As in the file; of a declared workflow with its listed fields."""
+    """Describes it as the file does, with the listed fields of a declared workflow."""
     described = describe_curation(row)
     if layer is None:
         return described
@@ -350,7 +350,7 @@ def _take_layer(row: Workflow, layer: Layer) -> None:
 
 
 def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
-    """Former names here and in the file; unchanged unless the file adds one."""
+    """Returns former names here and in the file, unchanged unless the file adds one."""
     known: list[str] = row.former_tool_names
     names = dict.fromkeys([*([name] if name else []), *of_file, *known])
     joined = [one for one in names if one != row.tool_name][:MOST_FORMER_NAMES]

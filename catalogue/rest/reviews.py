@@ -31,7 +31,7 @@ from catalogue.review import (
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
 HASH_LENGTH = 64
-MOST_OFFERS = 10_000
+MAX_OFFERS = 10_000
 
 
 class ReviewSerializer(base.RowSerializer[Review]):
@@ -132,8 +132,8 @@ class DecisionSerializer(base.StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
             raise serializers.ValidationError("Give either `offers`, or `source` and `all: true`.")
-        if len(attrs.get("offers", ())) > MOST_OFFERS:
-            raise serializers.ValidationError(f"At most {MOST_OFFERS:,} offers at a time.")
+        if len(attrs.get("offers", ())) > MAX_OFFERS:
+            raise serializers.ValidationError(f"At most {MAX_OFFERS:,} offers at a time.")
         return attrs
 
 

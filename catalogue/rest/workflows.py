@@ -47,7 +47,7 @@ from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.rest.views import NAME
 from connectors.formats.lists import split_list
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 ADMINISTRATORS_ONLY = "Null for callers that are not administrators."
 HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
 
@@ -311,7 +311,7 @@ class SelectionSerializer(StrictSerializer):
         child=serializers.CharField(max_length=255),
         required=False,
         min_length=1,
-        max_length=MOST_NAMES,
+        max_length=MAX_NAMES,
         help_text="Tool names, workflow names or engine's ids.",
     )
     all = serializers.BooleanField(default=False, help_text="Every workflow in the engine's last good list.")

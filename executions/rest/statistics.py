@@ -18,7 +18,7 @@ from executions.models.usage import Outcome, hour_of
 from executions.rest.shared import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Figures, Period, Subject, figures_since
 
-LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
+MAX_PERIODS = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
 
 
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -110,7 +110,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         asked.is_valid()
         chosen: dict[str, Any] = asked.cleaned_data
         start = chosen["ended_after"] or Period.DAY.start()
-        longest = LONGEST[chosen["bucket"]]
+        longest = MAX_PERIODS[chosen["bucket"]]
         if (chosen["ended_before"] or timezone.now()) - start > longest + HOUR:
             why = f"The period is too long: request at most {longest.days} days, or use another bucket."
             raise Refusal.invalid(why, [Problem("?ended_after", why)])
