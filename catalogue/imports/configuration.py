@@ -176,11 +176,10 @@ class Workflows:
     removed: list[Workflow] = field(default_factory=list)
     accepted: list[Workflow] = field(default_factory=list)  # Their held change is accepted in the file
     is_declared: bool = False  # Some workflows are declared here, so their listed fields are written too
-    _paths: dict[int, Path] = field(default_factory=dict)
 
     def path_of(self, row: Workflow) -> Path:
-        """Finds it by identity: a row that is not stored has no key."""
-        return self._paths[id(row)]
+        path = (row.source.name, row.upstream_id)
+        return ("workflows", *path) if self.file.has("workflows", *path) else ("listed", *path)
 
     def read(self, source: Source) -> None:
         curated = self.file.mapping(("workflows", source.name))
@@ -249,7 +248,15 @@ class Workflows:
             decided = [column for column in DECIDED if name_in_file(column) in names]
             columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
             Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
-        self._settle()
+        for batch in in_batches(self.accepted, BATCH):
+            Review.objects.changes().filter(workflow__in=batch).delete()
+        enabled = [
+            row.pk
+            for row, fields in self.changed.items()
+            if row.enabled and any(one.name == "enabled" for one in fields)
+        ]
+        for keys in in_batches(enabled, BATCH):
+            Review.objects.new_workflows().filter(workflow__in=keys).delete()
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 
@@ -261,17 +268,6 @@ class Workflows:
         note_state(review, None)
         self.accepted.append(row)
         return {**layer, MISSING: row.missing_since is not None}
-
-    def _settle(self) -> None:
-        for batch in in_batches(self.accepted, BATCH):
-            Review.objects.changes().filter(workflow__in=batch).delete()
-        enabled = [
-            row.pk
-            for row, fields in self.changed.items()
-            if row.enabled and any(one.name == "enabled" for one in fields)
-        ]
-        for keys in in_batches(enabled, BATCH):
-            Review.objects.new_workflows().filter(workflow__in=keys).delete()
 
     def _add(self, source: Source, layer: Layer) -> None:
         enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
@@ -290,7 +286,6 @@ class Workflows:
     def _decide(self, row: Workflow) -> bool:
         """Apply the curator's fields of the file. Returns whether none is refused."""
         path: Path = ("workflows", row.source.name, row.upstream_id)
-        self._paths[id(row)] = path if self.file.has(*path) else ("listed", *path[1:])
         problems, given, name = len(self.file.problems), self.file.mapping(path, known=KNOWN), row.tool_name
         for field_name, value in self.file.fields(path, WORKFLOW, given).items():
             if field_name != "tool_name" or "tool_name" in given:
