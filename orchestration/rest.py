@@ -17,10 +17,10 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
+from access.callers import Scope
+from access.permissions import Access, demand_of_staff
 from catalogue.compat import mark_logged
 from catalogue.database import run_without_connection
-from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest import base
 from catalogue.rest.base import Refusal, StringListField, as_problem
 from catalogue.rest.views import ApiViewSet

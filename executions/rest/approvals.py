@@ -8,7 +8,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.permissions import admin_access
+from access.permissions import admin_access
 from catalogue.rest import base
 from executions.approvals import (
     LONGEST_MINUTES,

@@ -19,12 +19,12 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.callers import Caller, Scope
+from access.permissions import Access, admin_access
 from catalogue import tables
-from catalogue.access import Caller, Scope
 from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
-from catalogue.permissions import Access, admin_access
 from catalogue.rest import base
 from catalogue.rest.base import as_problem
 from catalogue.rest.tables import FORMAT, TableMixin

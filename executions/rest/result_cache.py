@@ -8,8 +8,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.permissions import admin_access
 from catalogue.models import Workflow
-from catalogue.permissions import admin_access
 from catalogue.rest.base import (
     Problem,
     Refusal,
