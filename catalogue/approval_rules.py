@@ -121,7 +121,7 @@ def _form_problem(rule: Any) -> str:
         return "`argument` must be a path that begins with a slash, such as /amount or /items/*/price."
     if len(steps_of(argument)) > MOST_STEPS:
         return f"`argument` cannot have more than {MOST_STEPS} steps."
-    if comparison not in COMPARISONS:
+    if comparison not in [*COMPARISONS]:  # Anything JSON can be, also what has no hash
         return f"the comparison {comparison!r} must be one of {', '.join(COMPARISONS)}."
     return _value_problem(comparison, value)
 

@@ -77,7 +77,7 @@ class Curated:
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """By the model's names. Copy a mutable default before use."""
+        """The defaults by the model's field names. Copy a mutable one before use."""
         found = {field: self.model._meta.get_field(field).get_default() for field in self.fields}  # type: ignore[union-attr]
         return {
             field: default.value if isinstance(default, models.Choices) else default
@@ -118,14 +118,14 @@ FILE_NAME = "catalogue.yaml"
 
 
 def add_section(name: str, model: type[models.Model]) -> None:
-    """A section of all editable fields of a model with one row; for `AppConfig.ready` of its package."""
+    """Adds a section of all editable fields of a model with one row, for `AppConfig.ready` of its room."""
     fields = tuple(field.name for field in model._meta.fields if field.editable)
     SECTIONS[name], ROWS[name] = model, (curated := Curated(model, fields))
     _WRITERS[name] = lambda: curated.decided(row_of(model))
 
 
 def row_of(model: type[models.Model]) -> models.Model:
-    """The one row; with the defaults if it is not stored yet."""
+    """Returns the one row, with the defaults if it is not stored yet."""
     return model._default_manager.first() or model()
 
 
@@ -148,7 +148,7 @@ def sections_for(user: Any, wanted: Iterable[str] | None = None) -> list[str]:
 
 
 def permissions_of(permissions: Iterable[Permission]) -> dict[str, Permission]:
-    """By `app.codename`."""
+    """Returns them by `app.codename`."""
     return {f"{one.content_type.app_label}.{one.codename}": one for one in permissions}
 
 
@@ -158,7 +158,7 @@ def describe_source(source: Source) -> dict[str, Any]:
 
 
 def secrets_of(source: Source) -> list[str]:
-    """The names of the source's secrets; of unreadable ones, all that its kind has."""
+    """Returns the names of the source's secrets, or all that its kind has if they cannot be decrypted."""
     try:
         return sorted(source.credentials)
     except CredentialsUnreadable:
@@ -205,8 +205,8 @@ def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
 
 
 def _features() -> dict[str, dict[str, dict[str, Any]]]:
-    """Features with a curator's decision, by source, kind and the server's own name or address. They include
-    the server's definition, as `listed` does for workflows."""
+    """Returns features with a curator's decision, by source, kind and the server's own name or address, with
+    the server's definition, as `listed` has it for workflows."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     rows = ServerFeature.objects.select_related("source").defer("offered").order_by()
     for row in sorted(rows, key=lambda row: (row.source.name, row.kind, row.upstream_id)):
@@ -217,14 +217,14 @@ def _features() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def describe_feature(feature: ServerFeature) -> dict[str, Any]:
-    """Empty without a curator's decision: some servers list different features each time."""
+    """Returns nothing without a curator's decision: some servers list different features each time."""
     described = {"enabled": feature.enabled} | FEATURE.decided(feature)
     is_new = feature.enabled == features.is_enabled_when_new(feature.source)
     return {} if is_new and not described.keys() - {"enabled", "served_as"} else described
 
 
 def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
-    """Everything the rule does, with `enabled` and the note if they are not the default."""
+    """Returns what the rule does, with `enabled` and the note if they are not the default."""
     whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
     return whole | curated.decided(rule)
 
@@ -237,7 +237,7 @@ def describe_toolset(toolset: Toolset) -> dict[str, Any]:
 
 
 def _in_order(rows: Any, name: str) -> list[Any]:
-    """Sorted here: the database's order depends on its locale."""
+    """Sorts in Python: the database's order depends on its locale."""
     return sorted(rows.order_by(), key=attrgetter(name))
 
 
@@ -318,7 +318,7 @@ class CatalogueFile:
             raise ImportRefused(UnusableText(self.problems).reasons)
 
     def mapping(self, path: Path, *, known: Iterable[str] | None = None) -> dict[str, Any]:
-        """The mapping at the path without unknown keys; empty if there is none."""
+        """Returns the mapping at the path without unknown keys, or an empty one."""
         value = self.at(path)
         if value is None:
             return {}
@@ -335,7 +335,7 @@ class CatalogueFile:
         return {key: given for key, given in value.items() if key in known}
 
     def items(self, path: Path, kind: type) -> list[Any]:
-        """The items of this type at the path; empty without a list."""
+        """Returns the items of this type at the path, or none without a list."""
         value = self.at(path)
         if value is None:
             return []
@@ -349,7 +349,7 @@ class CatalogueFile:
         return [one for one in value if isinstance(one, kind)]
 
     def fields(self, path: Path, curated: Curated, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by the model's names: the given ones, and defaults for the others."""
+        """Returns values by the model's field names: the given ones, and defaults for the others."""
         values = {}
         for name, field_name in curated.names.items():
             values[field_name] = deepcopy(curated.defaults[field_name])
@@ -394,7 +394,7 @@ class CatalogueFile:
 
 
 def _type_of(column: Any) -> type | None:
-    """None for JSON columns."""
+    """Returns None for JSON columns."""
     if isinstance(column, models.BooleanField):
         return bool
     if isinstance(column, models.IntegerField):

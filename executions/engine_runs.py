@@ -26,8 +26,8 @@ from executions.runner.engine_calls import (
 )
 from executions.wakeups import request_poll, wake
 
-USUAL_PAGE = 50
-LARGEST_PAGE = 200
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 200
 LONGEST_RUN_ID = 255
 
 
@@ -44,7 +44,7 @@ class EngineRunPage:
 
 
 async def list_engine_runs(
-    source: Source, wanted: RunFilter, *, page_size: int = USUAL_PAGE, cursor: str = ""
+    source: Source, wanted: RunFilter, *, page_size: int = DEFAULT_PAGE_SIZE, cursor: str = ""
 ) -> EngineRunPage:
     """The latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
 

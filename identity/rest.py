@@ -48,23 +48,23 @@ class TokenUseSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="When the client was last seen, to the minute.")
 
 
-class FormerSecretSerializer(serializers.ModelSerializer[AccessToken]):
+class FormerSecretSerializer(base.RowSerializer[AccessToken]):
     """The secret from before the last rotation, while it is valid."""
 
     class Meta:
         model = AccessToken
         fields = ("prefix", "ends_at", "last_used_at")
         extra_kwargs = {
-            "prefix": {"source": "former_prefix", "read_only": True},
-            "ends_at": {"source": "former_ends_at", "read_only": True, "allow_null": False},
-            "last_used_at": {"source": "former_used_at", "read_only": True},
+            "prefix": {"source": "former_prefix"},
+            "ends_at": {"source": "former_ends_at", "allow_null": False},
+            "last_used_at": {"source": "former_used_at"},
         }
 
     def get_attribute(self, token: AccessToken) -> AccessToken | None:
         return token if token.has_former_secret else None
 
 
-class TokenSerializer(serializers.ModelSerializer[AccessToken]):
+class TokenSerializer(base.RowSerializer[AccessToken]):
     """An access token, without its secret."""
 
     caller = serializers.CharField(
@@ -95,7 +95,6 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
             "created_at", "created_by", "expires_at", "rotated_at", "former_secret", "revoked_at",
             "last_used_at", "last_uses",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_usable(self, token: AccessToken) -> bool:
         return token.state is TokenState.USABLE
@@ -108,7 +107,6 @@ class SecretTokenSerializer(TokenSerializer):
 
     class Meta(TokenSerializer.Meta):
         fields = (*TokenSerializer.Meta.fields, "token")
-        read_only_fields = fields
 
 
 class TokenChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[AccessToken]):

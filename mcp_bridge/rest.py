@@ -46,7 +46,7 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
     warning = serializers.CharField(help_text="How far it is over the budget; empty within.")
 
 
-class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
+class ToolsetSerializer(base.RowSerializer[Toolset]):
     reserved_for = base.StringListField(help_text=RESERVED_FOR)
     url = serializers.SerializerMethodField(help_text="The address to which MCP clients connect.")
     workflow_count = serializers.SerializerMethodField(help_text="How many it shows if it is enabled.")
@@ -59,7 +59,6 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
             "inline_wait_seconds", "calls_per_minute", "calls_at_once", "approval_required",
             "approvers_needed", "reserved_for", "url", "workflow_count", "cost", "created_at", "updated_at",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_url(self, toolset: Toolset) -> str:
         return resource_url(toolset.slug)
@@ -84,7 +83,6 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 
     class Meta(ToolsetSerializer.Meta):
         fields = (*ToolsetSerializer.Meta.fields, "picked", "rules", "workflows", "refused")
-        read_only_fields = fields
 
     def get_picked(self, toolset: Toolset) -> list[str]:
         return sorted(workflow.tool_name for workflow in toolset.picked.all())
@@ -154,14 +152,16 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(summary="List toolsets", description="With what each takes of a client's context."),
-    retrieve=extend_schema(summary="Read a toolset", description="With its rules and what it shows."),
+    retrieve=extend_schema(summary="Read a toolset", description="With its rules and what it shows.")
 )
 @extend_schema(tags=["Toolsets"])
 class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Toolset]):
+    """With what each takes of a client's context."""
+
     queryset = Toolset.objects.prefetch_related(
         "rules", Prefetch("picked", queryset=Workflow.objects.only("tool_name").order_by())
     ).order_by("slug")
+    serializer_class, list_serializer_class = ToolsetDetailSerializer, ToolsetSerializer
     filterset_class = ToolsetFilters
     lookup_field = "slug"
     lookup_value_regex = "[A-Za-z0-9_.-]+"
@@ -172,39 +172,32 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         **admin_access("catalogue.delete_toolset", "destroy"),
     }
 
-    def get_serializer_class(self) -> type[ToolsetSerializer]:
-        return ToolsetSerializer if self.action == "list" else ToolsetDetailSerializer
-
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "catalogue": confirmed_catalogue()}
 
     @extend_schema(
-        summary="Add a toolset",
-        description="Clients can connect to its address within a second.",
         request=NewToolsetSerializer,
         examples=[OpenApiExample("By tag, and one picked by hand", NEW_TOOLSET, request_only=True)],
     )
     def create(self, request: Request) -> Response:
+        """Add a toolset.
+        Clients can connect to its address within a second."""
         asked = self.read_body(NewToolsetSerializer)
         return self._written(Toolset(), asked, status.HTTP_201_CREATED, change="Added.")
 
-    @extend_schema(
-        summary="Change a toolset",
-        description="`picked` and `rules` are each replaced as a whole. Omitted fields do not change.",
-        request=ToolsetChangeSerializer,
-    )
+    @extend_schema(request=ToolsetChangeSerializer)
     def partial_update(self, request: Request, slug: str) -> Response:
+        """Change a toolset.
+        `picked` and `rules` are each replaced as a whole. Omitted fields do not change."""
         toolset = self.get_object()
         asked = self.read_body(ToolsetChangeSerializer)
         return self._written(toolset, asked, status.HTTP_200_OK, change=changed_fields(asked))
 
-    @extend_schema(
-        summary="Delete a toolset",
-        description="Its address stops working immediately. The workflows are not affected.",
-        responses={204: None, 409: base.as_problem("Tokens are bound to the toolset.")},
-    )
+    @extend_schema(responses={204: None, 409: base.as_problem("Tokens are bound to the toolset.")})
     @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
+        """Delete a toolset.
+        Its address stops working immediately. The workflows are not affected."""
         toolset = self.get_object()
         self.record_deletion(toolset)
         try:

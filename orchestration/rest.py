@@ -64,13 +64,12 @@ class StageEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class ModelUsageSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class ModelUsageSerializer(base.RowSerializer[WorkflowRequest]):
     """The costs of the model, including failures."""
 
     class Meta:
         model = WorkflowRequest
         fields = ("model", "prompt_tokens", "completion_tokens")
-        read_only_fields = fields
 
 
 class HttpRequestSpecSerializer(serializers.Serializer[Any]):
@@ -90,7 +89,7 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class WorkflowAnswerSerializer(base.RowSerializer[WorkflowRequest]):
     """The answer, which has the same shape for success and failure."""
 
     selected_tool = OrNull(allow_null=True)
@@ -129,7 +128,6 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
             "execution_id", "execution_state", "raw_response", "formatted_response", "error", "error_stage",
             "failure", "invalid_tool_ids", "warnings", "stages", "usage",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = {
             "request_id": {"source": "id"},
             "status": {"help_text": "`running`: the run goes on, and the request ends with it."},
@@ -153,7 +151,7 @@ class WorkflowAnswerSerializer(serializers.ModelSerializer[WorkflowRequest]):
         return shown
 
 
-class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
+class WorkflowRequestSerializer(base.RowSerializer[WorkflowRequest]):
     """A request as lists show it."""
 
     error = OrNull(allow_null=True)
@@ -169,7 +167,6 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
             "id", "caller", "caller_name", "idempotency_key", "created_at", "finished_at", "seconds",
             "status", "dry_run", "selected_tool", "execution_id", "error", "error_stage", "failure", "usage",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
@@ -185,7 +182,6 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
             *WorkflowRequestSerializer.Meta.fields, "user_instructions", "tool_ids", "format_response",
             "response_format_instructions", "payload_removed_at", "answer",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = {
             "user_instructions": {"source": "instructions"},
             "response_format_instructions": {"source": "format_instructions"},
@@ -239,11 +235,7 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 @extend_schema_view(
-    list=extend_schema(
-        operation_id="workflow_requests_list",
-        summary="List natural-language requests",
-        description="The newest first. Callers who are not administrators see their own requests.",
-    ),
+    list=extend_schema(operation_id="workflow_requests_list"),
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
         summary="Read a natural-language request",
@@ -252,7 +244,10 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 )
 @extend_schema(tags=["Natural-language requests"])
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
+    """The newest first. Callers who are not administrators see their own requests."""
+
     queryset = WorkflowRequest.objects.none()
+    serializer_class, list_serializer_class = WorkflowRequestDetailSerializer, WorkflowRequestSerializer
     filterset_class = WorkflowRequestFilters
     pagination_class = base.LongPages
     newest_by = "created_at"
@@ -271,9 +266,6 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
-
-    def get_serializer_class(self) -> type[WorkflowRequestSerializer]:
-        return WorkflowRequestSerializer if self.action == "list" else WorkflowRequestDetailSerializer
 
 
 class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
@@ -336,11 +328,9 @@ class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
     )
     def create(self, request: Request) -> Response:
         """Send a natural-language request.
-
-        The model chooses one of the tools and its arguments; the product checks that, runs it, and
-        puts the response into words if asked to. The answer has the same shape if that fails;
-        `error_stage` says where. It is recorded, and continues even if the client disconnects.
-        """
+        The model chooses one of the tools and its arguments; the product checks that, runs it, and puts the
+        response into words if asked to. The answer has the same shape if that fails; `error_stage` says
+        where. It is recorded, and continues even if the client disconnects."""
         wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},

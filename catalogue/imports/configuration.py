@@ -53,7 +53,6 @@ from catalogue.configuration import (
     name_in_file,
     permissions_of,
     row_of,
-    secrets_of,
 )
 from catalogue.connections import secret_fields
 from catalogue.database import in_batches
@@ -65,6 +64,7 @@ from catalogue.history import (
     record_changes,
     record_deletion,
     remember_relations,
+    set_fields,
 )
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
@@ -147,7 +147,7 @@ class Plan:
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange, ...]:
-    """The changed keys; a value missing on one side is `-`."""
+    """Returns the changed keys; a value missing on one side is `-`."""
     names = [*new, *(name for name in old if name not in new)]
     return tuple(
         FieldChange(name, *cut_to_difference(_text(old, name), _text(new, name), shown=SHOWN_VALUE))
@@ -184,11 +184,10 @@ class Workflows:
     removed: list[Workflow] = field(default_factory=list)
     accepted: list[Workflow] = field(default_factory=list)  # Their held change is accepted in the file
     is_declared: bool = False  # Some workflows are declared here, so their listed fields are written too
-    _paths: dict[int, Path] = field(default_factory=dict)
 
     def path_of(self, row: Workflow) -> Path:
-        """By identity: a row that is not stored has no key."""
-        return self._paths[id(row)]
+        path = (row.source.name, row.upstream_id)
+        return ("workflows", *path) if self.file.has("workflows", *path) else ("listed", *path)
 
     def read(self, source: Source) -> None:
         curated = self.file.mapping(("workflows", source.name))
@@ -258,7 +257,14 @@ class Workflows:
             columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
             if columns:
                 Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
-        self._settle()
+        for batch in in_batches(self.accepted, BATCH):
+            Review.objects.changes().filter(workflow__in=batch).delete()
+        decided = [
+            row for row, fields in self.changed.items() if any(one.name == "enabled" for one in fields)
+        ]
+        for batch in in_batches(decided, BATCH):
+            enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if row.enabled]))
+            disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if not row.enabled]))
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 
@@ -270,16 +276,6 @@ class Workflows:
         note_state(review, None)
         self.accepted.append(row)
         return {**layer, MISSING: row.missing_since is not None}
-
-    def _settle(self) -> None:
-        for batch in in_batches(self.accepted, BATCH):
-            Review.objects.changes().filter(workflow__in=batch).delete()
-        decided = [
-            row for row, fields in self.changed.items() if any(one.name == "enabled" for one in fields)
-        ]
-        for batch in in_batches(decided, BATCH):
-            enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if row.enabled]))
-            disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if not row.enabled]))
 
     def _add(self, source: Source, layer: Layer) -> None:
         enabled = source.new_workflows == Source.NewWorkflows.EXPOSED
@@ -296,9 +292,8 @@ class Workflows:
             self.changed[row] = fields
 
     def _decide(self, row: Workflow) -> bool:
-        """Apply the curator's fields of the file; False if some are refused."""
+        """Apply the curator's fields of the file. Returns whether none is refused."""
         path: Path = ("workflows", row.source.name, row.upstream_id)
-        self._paths[id(row)] = path if self.file.has(*path) else ("listed", *path[1:])
         problems, given, name = len(self.file.problems), self.file.mapping(path, known=KNOWN), row.tool_name
         for field_name, value in self.file.fields(path, WORKFLOW, given).items():
             if field_name != "tool_name" or "tool_name" in given:
@@ -318,7 +313,7 @@ class Workflows:
         return len(self.file.problems) == problems
 
     def _read_layers(self, source: Source, wanted: list[str]) -> dict[str, Layer]:
-        """The listed fields of the file, checked like an engine's listing."""
+        """Reads the listed fields of the file, and checks them like an engine's listing."""
         definitions, besides = [], {}
         for position, upstream_id in enumerate(wanted):
             path: Path = ("listed", source.name, upstream_id)
@@ -338,7 +333,7 @@ def label_of(row: Workflow) -> str:
 
 
 def _described(row: Workflow, layer: Layer | None) -> dict[str, Any]:
-    """As in the file; of a declared workflow with its listed fields."""
+    """Describes it as the file does, with the listed fields of a declared workflow."""
     described = describe_curation(row)
     if layer is None:
         return described
@@ -358,7 +353,7 @@ def _take_layer(row: Workflow, layer: Layer) -> None:
 
 
 def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
-    """Former names here and in the file; unchanged unless the file adds one."""
+    """Returns former names here and in the file, unchanged unless the file adds one."""
     known: list[str] = row.former_tool_names
     names = dict.fromkeys([*([name] if name else []), *of_file, *known])
     joined = [one for one in names if one != row.tool_name][:MAX_FORMER_NAMES]
@@ -433,35 +428,58 @@ class _Import:
         return self._plan
 
     def _write(self) -> None:
-        sections: tuple[tuple[str, Callable[[], None]], ...] = (
-            ("settings", self._write_settings),
-            ("groups", self._write_groups),
-            ("sources", self._write_sources),
-            ("workflows", self._write_workflows),
-            ("features", self._write_features),
-            ("filters", self._write_filters),
-            ("toolsets", self._write_toolsets),
-            *((name, partial(self._write_row, name, curated)) for name, curated in ROWS.items()),
-        )
-        for section, write in sections:
+        sections: dict[str, Callable[[], None]] = {
+            "settings": self._write_settings,
+            "groups": self._write_groups,
+            "sources": self._write_sources,
+            "workflows": self._write_workflows,
+            "features": self._write_features,
+            "filters": self._write_filters,
+            "toolsets": self._write_toolsets,
+            **{name: partial(self._write_row, name, curated) for name, curated in ROWS.items()},
+        }
+        for section, write in sections.items():
             if self._request.sources_only and section not in ("settings", "sources"):
                 continue
             if self._file.has(section) or (section == "workflows" and self._file.has("listed")):
                 write()
 
+    def _write_entries(
+        self, section: str, present: Mapping[str, Any], write: Callable[[Path, str, Any], None]
+    ) -> None:
+        """Write each entry of the section, with its row or None, and prune the other rows."""
+        wanted = self._file.mapping((section,))
+        for name in wanted:
+            write((section, name), name, present.get(name))
+        for name, row in present.items():
+            if self._request.prune and name not in wanted:
+                try:
+                    with transaction.atomic():
+                        self._note(section.removesuffix("s"), row, (section,), after=None)
+                        row.delete()
+                except ProtectedError:
+                    message = f"tokens are bound to {row}: delete it by hand, or keep it in the file"
+                    self._file.refuse((section,), message)
+
     def _note(
         self,
-        verb: Verb,
         kind: str,
         row: models.Model,
         path: Path,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
         *,
         name: str = "",
-        fields: Iterable[Any] = (),
         permission: str = "",
+        fields: Iterable[FieldChange] = (),
     ) -> None:
-        """Add it to the plan and the history, and refuse it without the permission."""
-        change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=tuple(fields))
+        """Add what differs, and `fields`, to the plan and the history, and refuse it without the permission.
+        Without `before` the row is new, and without `after` it is removed."""
+        differing = (*compare(before or {}, after or {}), *fields) if after is not None else ()
+        verb = Verb.REMOVE if after is None else Verb.ADD if before is None else Verb.CHANGE
+        if verb is Verb.CHANGE and not differing:
+            return
+        change = PlannedChange(verb=verb, kind=kind, name=name or str(row), fields=differing)
         self._plan.changes.append(change)
         message = f"Import: {change.summary or ('deleted' if verb is Verb.REMOVE else 'added')}."
         if verb is Verb.REMOVE and not isinstance(row, Workflow):
@@ -493,71 +511,52 @@ class _Import:
                 self._file.refuse(("settings", name), problem)
             return
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
-        if fields := compare(before, after):
-            self._note(Verb.CHANGE, "settings", row, ("settings",), name="of the product", fields=fields)
+        self._note("settings", row, ("settings",), before, after, name="of the product")
 
     def _write_row(self, section: str, curated: Curated) -> None:
         path, row = (section,), row_of(curated.model)
         before = curated.decided(row)
         given = self._file.mapping(path, known=curated.names)
-        for name, value in self._file.fields(path, curated, given).items():
-            setattr(row, name, value)
-        if self._is_refused(path, row.full_clean) or not (fields := compare(before, curated.decided(row))):
-            return
-        row.save()
-        self._note(Verb.CHANGE, section, row, path, name="of the product", fields=fields)
+        set_fields(row, self._file.fields(path, curated, given), allowed=curated.fields)
+        after = curated.decided(row)
+        if self._is_allowed(path, row.full_clean) and after != before:
+            row.save()
+            self._note(section, row, path, before, after, name="of the product")
 
     # Groups.
 
     def _write_groups(self) -> None:
+        for role in Role.objects.filter(group__name__in=[*self._file.mapping(("groups",))]):
+            self._file.refuse(("groups", role.group.name), "is a role, which the product manages: omit it")
         known = permissions_of(Permission.objects.select_related("content_type"))
         own = Group.objects.filter(role=None).prefetch_related("permissions__content_type")
-        present = {group.name: group for group in own}
-        wanted = self._file.mapping(("groups",))
-        for role in Role.objects.filter(group__name__in=list(wanted)).select_related("group"):
-            self._file.refuse(("groups", role.group.name), "is a role, which the product manages: omit it")
-        for name in wanted:
-            names = self._file.items(("groups", name), str)
-            for index, one in enumerate(names):
-                if one not in known:
-                    place = ("groups", name, index)
-                    self._file.refuse_unknown(place, f"there is no permission {one}", one, known)
-            self._write_group(name, present.get(name), {one: known[one] for one in names if one in known})
-        for name, group in present.items():
-            if self._request.prune and name not in wanted:
-                self._note(Verb.REMOVE, "group", group, ("groups",))
-                group.delete()
+        self._write_entries("groups", {one.name: one for one in own}, partial(self._write_group, known))
 
-    def _write_group(self, name: str, group: Group | None, wanted: dict[str, Permission]) -> None:
-        path, verb, before = ("groups", name), Verb.CHANGE, []
-        if group is None:
-            group, verb = Group(name=name), Verb.ADD
-            if self._is_refused(path, group.full_clean):
-                return
+    def _write_group(
+        self, known: Mapping[str, Permission], path: Path, name: str, present: Group | None
+    ) -> None:
+        names = self._file.items(path, str)
+        for index, one in enumerate(names):
+            if one not in known:
+                self._file.refuse_unknown((*path, index), f"there is no permission {one}", one, known)
+        wanted = sorted({one for one in names if one in known})
+        before = sorted(permissions_of(present.permissions.all())) if present else []
+        group = present or Group(name=name)
+        if (present is None or before != wanted) and self._is_allowed(path, group.full_clean):
             group.save()
-        else:
-            before = sorted(permissions_of(group.permissions.all()))
-        if verb is Verb.ADD or before != sorted(wanted):
-            group.permissions.set(wanted.values())
-            fields = compare({"permissions": before}, {"permissions": sorted(wanted)})
-            self._note(verb, "group", group, path, fields=fields)
+            group.permissions.set([known[one] for one in wanted])
+            fields = compare({"permissions": before}, {"permissions": wanted})
+            self._note("group", group, path, {} if present else None, {}, fields=fields)
 
     # Sources.
 
     def _write_sources(self) -> None:
-        wanted = self._file.mapping(("sources",))
         present = {source.name: source for source in Source.objects.order_by("name")}
-        for name in wanted:
-            self._write_source(name, present.get(name))
-        for name, source in present.items():
-            if self._request.prune and name not in wanted:
-                self._note(Verb.REMOVE, "source", source, ("sources",))
-                source.delete()
-        for name in self._request.secrets.keys() - wanted.keys():
+        self._write_entries("sources", present, self._write_source)
+        for name in self._request.secrets.keys() - self._file.mapping(("sources",)).keys():
             self._file.refuse(("sources",), f"secrets are given for {name}, which is not in the file")
 
-    def _write_source(self, name: str, source: Source | None) -> None:
-        path: Path = ("sources", name)
+    def _write_source(self, path: Path, name: str, source: Source | None) -> None:
         given = self._file.mapping(path, known=("kind", "config", "secrets", *SOURCE.names))
         kind, config = given.get("kind"), given.get("config") or {}
         if not isinstance(kind, str) or not isinstance(config, dict):
@@ -570,18 +569,22 @@ class _Import:
             self._file.refuse(path, message)
             return
         values = self._file.fields(path, SOURCE, given)
-        credentials = self._credentials(path, kind, source)
-        if credentials is None:
+        if (credentials := self._credentials(path, kind, source)) is None:
             return
-        if source is None:
-            self._add_source(
-                path, name, {"kind": kind, "config": config, "credentials": credentials} | values
-            )
-        else:
+        if source is not None:
             self._change_source(path, source, config, credentials, values)
+            return
+        if self._request.sources_only:
+            values["new_workflows"] = Source.NewWorkflows.HIDDEN
+        try:
+            source = create_source(name=name, kind=kind, config=config, credentials=credentials, **values)
+        except ValidationError as error:
+            self._file.refuse_all(path, error)
+        else:
+            self._note("source", source, path, None, describe_source(source))
 
     def _credentials(self, path: Path, kind: str, source: Source | None) -> dict[str, str] | None:
-        """None if they are refused."""
+        """Returns None if they are refused."""
         try:
             known = secret_fields(kind)
         except Misconfigured as error:
@@ -605,27 +608,6 @@ class _Import:
             where = self._request.secret_hint(str(path[1]), name)
             self._file.refuse(path, f"the secret {name} {why}: {where}")
 
-    def _may_keep(self, path: Path, source: Source, config: dict[str, Any], secrets: list[str]) -> bool:
-        try:
-            check_address_is_kept(source, config)
-        except ValidationError:
-            self._refuse_secrets(path, secrets, "does not follow the source to another address")
-            return False
-        except Misconfigured as error:
-            self._file.refuse(path, error.message)
-            return False
-        return True
-
-    def _add_source(self, path: Path, name: str, values: dict[str, Any]) -> None:
-        if self._request.sources_only:
-            values |= {"new_workflows": Source.NewWorkflows.HIDDEN}
-        try:
-            source = create_source(name=name, **values)
-        except ValidationError as error:
-            self._file.refuse_all(path, error)
-        else:
-            self._note(Verb.ADD, "source", source, path, fields=compare({}, describe_source(source)))
-
     def _change_source(
         self,
         path: Path,
@@ -636,26 +618,34 @@ class _Import:
     ) -> None:
         stored, before = stored_secrets(source), describe_source(source)
         if self._request.sources_only:
-            values = {name: value for name, value in values.items() if name != "new_workflows"}
+            del values["new_workflows"]
         changed = {name: value for name, value in values.items() if getattr(source, name) != value}
         given = self._request.secrets.get(source.name, {})
-        entered = sorted(name for name in given if given[name] != stored.get(name))
-        kept = sorted(credentials.keys() - given.keys())
-        if config != source.config and kept and not self._may_keep(path, source, config, kept):
-            return
         try:
+            if not self._may_keep_secrets(path, source, config, sorted(credentials.keys() - given.keys())):
+                return
             if config != source.config or credentials != stored:
                 changed |= {"config": config, "credentials": credentials}
             change_source(source, **changed)
-        except (ValidationError, Misconfigured) as error:
-            refused = error if isinstance(error, ValidationError) else ValidationError(error.message)
-            self._file.refuse_all(path, refused)
-            return
-        fields = [*compare(before, describe_source(source) | {"secrets": secrets_of(source)})]
-        # Secret values never appear.
-        fields += compare(dict.fromkeys(entered, "as before"), dict.fromkeys(entered, "as given"))
-        if fields:
-            self._note(Verb.CHANGE, "source", source, path, fields=fields)
+        except Misconfigured as error:
+            self._file.refuse(path, error.message)
+        except ValidationError as error:
+            self._file.refuse_all(path, error)
+        else:
+            # Secret values never appear.
+            entered = [name for name in sorted(given) if given[name] != stored.get(name)]
+            fields = compare(dict.fromkeys(entered, "as before"), dict.fromkeys(entered, "as given"))
+            self._note("source", source, path, before, describe_source(source), fields=fields)
+
+    def _may_keep_secrets(self, path: Path, source: Source, config: dict[str, Any], kept: list[str]) -> bool:
+        """Raises Misconfigured."""
+        try:
+            if kept and config != source.config:
+                check_address_is_kept(source, config)
+        except ValidationError:
+            self._refuse_secrets(path, kept, "does not follow the source to another address")
+            return False
+        return True
 
     # Workflows.
 
@@ -680,18 +670,19 @@ class _Import:
 
     def _note_workflows(self, rows: Workflows) -> None:
         """Listed fields and declared workflows need the permission to change sources."""
-        added = [(row, rows.path_of(row), compare({}, describe_curation(row))) for row in rows.added]
-        for row, path, fields in added:
-            name = label_of(row)
-            self._note(Verb.ADD, "workflow", row, path, name=name, fields=fields, permission=CHANGE_SOURCE)
+        for row in rows.added:
+            described, name = describe_curation(row), label_of(row)
+            self._note(
+                *("workflow", row, rows.path_of(row), None, described), name=name, permission=CHANGE_SOURCE
+            )
         for row, fields in rows.changed.items():
             declared = any(one.name.startswith(LISTED_PREFIX) for one in fields)
             permission = CHANGE_SOURCE if declared else ""
             path, name = rows.path_of(row), label_of(row)
-            self._note(Verb.CHANGE, "workflow", row, path, name=name, fields=fields, permission=permission)
+            self._note("workflow", row, path, {}, {}, name=name, permission=permission, fields=fields)
         for row in rows.removed:
-            place, name = ("listed", row.source.name), label_of(row)
-            self._note(Verb.REMOVE, "workflow", row, place, name=name, permission=CHANGE_SOURCE)
+            path, name = ("listed", row.source.name), label_of(row)
+            self._note("workflow", row, path, name=name, permission=CHANGE_SOURCE)
 
     # Prompts and resources.
 
@@ -709,7 +700,7 @@ class _Import:
                 self._change_feature(("features",), feature, undecided)
 
     def _write_feature(self, path: Path, feature: ServerFeature | None) -> None:
-        """Unknown features are created from the file; for others only the decisions count."""
+        """Create unknown features from the file; for others only the decisions count."""
         given = self._file.mapping(path, known=(*FEATURE.names, DEFINITION))
         values = self._file.fields(path, FEATURE, given)
         if feature is not None:
@@ -737,122 +728,95 @@ class _Import:
         if problem := problem_of(checked):
             self._file.refuse(path, problem)
             return
-        feature = ServerFeature(source=source, kind=kind, upstream_id=identifier)
+        feature = ServerFeature(source=source, kind=kind, upstream_id=identifier, **values)
         feature.definition = words_of(checked)
-        for field_name, value in values.items():
-            setattr(feature, field_name, value)
         feature.served_as = feature.served_as or identifier
-        if not self._is_refused(path, feature.full_clean):
+        if self._is_allowed(path, feature.full_clean):
             feature.save()
-            fields, label = compare({}, FEATURE.decided(feature)), f"{identifier} of {name}"
-            kind = feature.get_kind_display()
-            self._note(Verb.ADD, kind, feature, path, name=label, fields=fields, permission=CHANGE_SOURCE)
+            label, kind = f"{identifier} of {name}", feature.get_kind_display()
+            decided = FEATURE.decided(feature)
+            self._note(kind, feature, path, None, decided, name=label, permission=CHANGE_SOURCE)
 
     def _change_feature(self, path: Path, feature: ServerFeature, values: dict[str, Any]) -> None:
         # Otherwise it keeps the name or address that was made here.
         values["served_as"] = values["served_as"] or feature.served_as
         before = FEATURE.decided(feature)
-        if not (
-            changed := {name: value for name, value in values.items() if getattr(feature, name) != value}
-        ):
-            return
-        if not self._is_refused(path, partial(change_feature, feature, **changed)):
-            fields = compare(before, FEATURE.decided(feature))
-            name = f"{feature.upstream_id} of {feature.source.name}"
-            self._note(Verb.CHANGE, feature.get_kind_display(), feature, path, name=name, fields=fields)
+        changed = {name: value for name, value in values.items() if getattr(feature, name) != value}
+        if changed and self._is_allowed(path, partial(change_feature, feature, **changed)):
+            kind, name = feature.get_kind_display(), f"{feature.upstream_id} of {feature.source.name}"
+            self._note(kind, feature, path, before, FEATURE.decided(feature), name=name)
 
     # Filters.
 
     def _write_filters(self) -> None:
-        """In the file's order; other filters follow."""
+        """Write them in the file's order; other filters follow."""
         wanted = self._read_rules(("filters",), FILTER)
         if wanted is None:
             return
-        present = list(WorkflowFilter.objects.all())
-        by_rule: dict[tuple[Any, ...], list[WorkflowFilter]] = {}
-        for rule in present:
-            by_rule.setdefault(_rule_key(rule), []).append(rule)
-        ordered: list[WorkflowFilter] = []
+        left = list(WorkflowFilter.objects.all())
+        known, ordered = {rule.pk for rule in left}, list[WorkflowFilter]()
         for index, values in enumerate(wanted):
-            rule = WorkflowFilter(**values)
-            same = by_rule.get(_rule_key(rule))
-            ordered.append(self._update_rule(same.pop(0) if same else None, rule, index))
-        for rule in present:
-            if rule in by_rule.get(_rule_key(rule), ()):
-                if self._request.prune:
-                    self._note(Verb.REMOVE, "filter", rule, ("filters",))
-                    rule.delete()
-                else:
-                    ordered.append(rule)
-        known = {rule.pk for rule in present}
+            rule, before = WorkflowFilter(**values, position=(index + 1) * POSITIONS_APART), None
+            if present := next((one for one in left if _rule_key(one) == _rule_key(rule)), None):
+                left.remove(present)
+                before = describe_rule(FILTER, present)
+                present.enabled, present.note = rule.enabled, rule.note
+                rule = present
+            after = describe_rule(FILTER, rule)
+            if before != after:
+                rule.save()
+            self._note("filter", rule, ("filters", index), before, after)
+            ordered.append(rule)
+        for rule in left:
+            if self._request.prune:
+                self._note("filter", rule, ("filters",))
+                rule.delete()
+            else:
+                ordered.append(rule)
         self._move_filters(ordered, added={rule.pk for rule in ordered} - known)
-
-    def _update_rule(
-        self, present: WorkflowFilter | None, wanted: WorkflowFilter, index: int
-    ) -> WorkflowFilter:
-        path: Path = ("filters", index)
-        if present is None:
-            wanted.position = (index + 1) * POSITIONS_APART
-            wanted.save()
-            fields = compare({}, describe_rule(FILTER, wanted))
-            self._note(Verb.ADD, "filter", wanted, path, fields=fields)
-            return wanted
-        before = describe_rule(FILTER, present)
-        present.enabled, present.note = wanted.enabled, wanted.note
-        if fields := compare(before, describe_rule(FILTER, present)):
-            present.save(update_fields=["enabled", "note"])
-            self._note(Verb.CHANGE, "filter", present, path, fields=fields)
-        return present
 
     def _move_filters(self, ordered: list[WorkflowFilter], *, added: set[int]) -> None:
         """Write positions only if the order changes."""
-        keys = [(rule.position, rule.pk) for rule in ordered]
-        if keys == sorted(keys):
+        in_place = sorted(ordered, key=lambda rule: (rule.position, rule.pk))
+        if in_place == ordered:
             return
-        before = [rule.pk for rule in sorted(ordered, key=lambda rule: (rule.position, rule.pk))]
+        places = {rule.pk: place for place, rule in enumerate(in_place, start=1)}
         for number, rule in enumerate(ordered, start=1):
-            was, rule.position = before.index(rule.pk) + 1, number * POSITIONS_APART
+            rule.position = number * POSITIONS_APART
             rule.save(update_fields=["position"])
-            if was != number and rule.pk not in added:
-                fields = compare({"place": was}, {"place": number})
-                self._note(Verb.CHANGE, "filter", rule, ("filters",), fields=fields)
+            if rule.pk not in added:
+                self._note("filter", rule, ("filters",), {"place": places[rule.pk]}, {"place": number})
 
     def _read_rules(self, path: Path, curated: Curated) -> list[dict[str, Any]] | None:
-        """None if some are refused."""
+        """Returns None if some are refused."""
         known, wanted = len(self._file.problems), []
         for index, _ in enumerate(self._file.items(path, dict)):
             place = (*path, index)
             given = self._file.mapping(place, known=RULE_FIELDS)
             values = self._file.fields(place, curated, given)
             rule: Any = curated.model(**values)
-            self._is_refused(place, partial(rule.clean_fields, exclude=["position", "toolset"]))
+            self._is_allowed(place, partial(rule.clean_fields, exclude=["position", "toolset"]))
             wanted.append(values)
         return None if len(self._file.problems) > known else wanted
 
     # Toolsets.
 
     def _write_toolsets(self) -> None:
-        wanted = self._file.mapping(("toolsets",))
-        present = {toolset.slug: toolset for toolset in Toolset.objects.prefetch_related("rules", "picked")}
-        for slug in wanted:
-            self._write_toolset(slug, present.get(slug))
-        for slug, toolset in present.items():
-            if self._request.prune and slug not in wanted:
-                self._remove_toolset(toolset)
+        present = Toolset.objects.prefetch_related("rules", "picked")
+        self._write_entries("toolsets", {one.slug: one for one in present}, self._write_toolset)
 
-    def _write_toolset(self, slug: str, toolset: Toolset | None) -> None:
-        path: Path = ("toolsets", slug)
+    def _write_toolset(self, path: Path, slug: str, toolset: Toolset | None) -> None:
         given = self._file.mapping(path, known=(*TOOLSET.names, "rules", "picked"))
         values = self._file.fields(path, TOOLSET, given)
         rules = self._read_rules((*path, "rules"), TOOLSET_RULE)
         picked = sorted(set(self._file.items((*path, "picked"), str)))
         if rules is None:
             return
-        before = {} if toolset is None else describe_toolset(toolset)
+        before = None if toolset is None else describe_toolset(toolset)
         described = [describe_rule(TOOLSET_RULE, TOOLSET_RULE.model(**rule)) for rule in rules]
         wanted = TOOLSET.decided(Toolset(slug=slug, **values))
         wanted |= ({"rules": described} if described else {}) | ({"picked": picked} if picked else {})
-        if toolset is not None and before == wanted:
+        if before == wanted:
             return
         if toolset is not None:
             remember_relations(toolset)
@@ -867,32 +831,22 @@ class _Import:
         except ValidationError as error:
             self._file.refuse_all(path, error)
         else:
-            verb = Verb.ADD if toolset is None else Verb.CHANGE
-            self._note(verb, "toolset", written, path, fields=compare(before, wanted))
+            self._note("toolset", written, path, before, wanted)
 
     def _unwritten_names(self) -> list[Any]:
-        """Tool names of workflows in the file that are missing because of a reported mistake."""
+        """Returns tool names of workflows in the file that are missing because of a reported mistake."""
         sources = self._file.at(("workflows",)) if self._file.problems else None
         given = sources.values() if isinstance(sources, dict) else ()
         rows = [row for one in given if isinstance(one, dict) for row in one.values()]
         return [row.get("tool_name") for row in rows if isinstance(row, dict)]
 
-    def _remove_toolset(self, toolset: Toolset) -> None:
-        try:
-            with transaction.atomic():
-                self._note(Verb.REMOVE, "toolset", toolset, ("toolsets",))
-                toolset.delete()
-        except ProtectedError:
-            message = f"tokens are bound to {toolset.slug}: delete it by hand, or keep it in the file"
-            self._file.refuse(("toolsets",), message)
-
-    def _is_refused(self, path: Path, check: Callable[[], Any]) -> bool:
+    def _is_allowed(self, path: Path, check: Callable[[], Any]) -> bool:
         try:
             check()
         except ValidationError as error:
             self._file.refuse_all(path, error)
-            return True
-        return False
+            return False
+        return True
 
 
 def _rule_key(rule: Any) -> tuple[Any, ...]:

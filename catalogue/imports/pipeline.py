@@ -70,7 +70,7 @@ def require_kind(source: Source, kind: str) -> None:
 
 
 def permissions_to_import(source: str) -> list[str]:
-    """What a staff member needs for the source; without a name the import chooses the source."""
+    """Returns what a staff member needs for the source; without a name the import chooses the source."""
     if not source:
         return ["catalogue.add_source", "catalogue.change_source"]
     known = Source.objects.filter(name=source).exists()
@@ -82,7 +82,7 @@ def policy_for_new(*, expose: bool) -> Source.NewWorkflows:
 
 
 def stored_secrets(source: Source | None) -> dict[str, str]:
-    """Without those that can no longer be decrypted."""
+    """Returns those that can be decrypted."""
     try:
         return {} if source is None else source.credentials
     except CredentialsUnreadable:

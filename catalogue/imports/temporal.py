@@ -35,7 +35,7 @@ from connectors.temporal.config import (
 from connectors.temporal.declarations import CacheBlock
 
 KIND = "temporal"
-USUAL_NAME = "temporal"
+DEFAULT_SOURCE = "temporal"
 OWN_SETTINGS = ("definitions", "definitions_file")
 
 
@@ -43,7 +43,7 @@ OWN_SETTINGS = ("definitions", "definitions_file")
 class TemporalImportRequest(ImportRequest):
     """Secrets, by the file's or the settings' names, override the file's. `expose`: of a new source only."""
 
-    source: str = USUAL_NAME
+    source: str = DEFAULT_SOURCE
     path: str = ""  # If set, each refresh reads the file there; otherwise the content is stored
 
 

@@ -44,7 +44,7 @@ from connectors.http_tools.tool import (
 )
 
 SHOWN_STEP = 100
-MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
+MAX_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
 class ToolSubmission(Declaration):
@@ -65,8 +65,8 @@ BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # 
 
 def read_text(content: bytes) -> Any:
     """Parse JSON or YAML. Raises ToolsRefused."""
-    if len(content) > MOST_BYTES:
-        raise ToolsRefused([ToolProblem("", f"The text is larger than {MOST_BYTES:,} bytes.")])
+    if len(content) > MAX_BYTES:
+        raise ToolsRefused([ToolProblem("", f"The text is larger than {MAX_BYTES:,} bytes.")])
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             return parse_json(content)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -19,6 +19,9 @@ from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 from connectors.network.redaction import escaped
 from telemetry import metrics
+
+if TYPE_CHECKING:
+    from rest_framework.serializers import BaseSerializer
 
 
 class _Output(OutputWrapper):
@@ -162,6 +165,30 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def add_field_options(
+    parser: ArgumentParser, serializer: "BaseSerializer[Any]", *names: str, **other_names: str
+) -> None:
+    """Adds an option for each of these fields, with its help text, type, choices and default; by another name
+    if one is given for it."""
+    # Commands without such options start faster without REST.
+    from rest_framework import serializers
+
+    fields = serializer.fields  # type: ignore[attr-defined]
+    for name in names:
+        field = fields[name]
+        way: dict[str, Any] = {"default": None if field.default is serializers.empty else field.default}
+        if isinstance(field, serializers.BooleanField):
+            way = {"action": "store_true"}
+        elif isinstance(field, serializers.ListField):
+            way = {"nargs": "+", "action": "extend", "default": []}
+        elif isinstance(field, serializers.ChoiceField):
+            way["choices"] = list(field.choices)
+        elif isinstance(field, serializers.IntegerField):
+            way |= {"type": int, "metavar": "N"}
+        option = f"--{other_names.get(name, name).replace('_', '-')}"
+        parser.add_argument(option, dest=name, help=str(field.help_text).replace("%", "%%"), **way)
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -398,16 +398,25 @@ class Workflow(Exposing):
             problems["tags_override"] = 'This must be a list of strings, such as ["finance"].'
         if self.read_only_hint and self.destructive_hint:
             problems["destructive_hint"] = "A read-only workflow cannot be destructive."
-        if problem := check_form(self.argument_overrides):
-            problems["argument_overrides"] = problem
-        if problem := approval_rules.check_form(self.approval_rules):
-            problems["approval_rules"] = problem
+        found = {
+            "argument_overrides": check_form(self.argument_overrides),
+            "approval_rules": approval_rules.check_form(self.approval_rules),
+            "tool_aliases": self._alias_problem(),
+        }
+        problems |= {name: problem for name, problem in found.items() if problem}
         try:
             if self.icon_override:
                 check_icon_address(self.icon_override)
         except Unusable as unusable:
             problems["icon_override"] = f"This cannot be shown: {unusable}"
         return problems
+
+    def _alias_problem(self) -> str:
+        try:
+            self.live_aliases  # noqa: B018 - reads each time
+        except (AttributeError, TypeError, ValueError):
+            return "This must be former names with times, as an export writes them."
+        return ""
 
     @property
     def live_aliases(self) -> dict[str, datetime]:

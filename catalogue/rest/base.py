@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from django import forms
 from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.core.signals import got_request_exception
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
@@ -59,6 +59,7 @@ from connectors.formats.lists import split_list
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
+Row = TypeVar("Row", bound=Model)
 MAX_PROBLEMS = 50
 NOT_BOOLEAN = "Say true or false."
 NOT_VALID = "The request is not valid and nothing was changed. `errors` has each invalid field."
@@ -284,6 +285,14 @@ class StrictSerializer(serializers.Serializer[Any]):
         boolean = {name for name, one in self.fields.items() if isinstance(one, serializers.BooleanField)}
         vague = [name for name in data if name in boolean and not isinstance(data[name], bool | None)]
         return problems | {name: [NOT_BOOLEAN] for name in vague}
+
+
+class RowSerializer(serializers.ModelSerializer[Row]):
+    # Shows a row; none of its fields is read from a request. No docstring, as above.
+
+    def get_extra_kwargs(self) -> dict[str, Any]:
+        given = super().get_extra_kwargs()
+        return {name: {**given.get(name, {}), "read_only": True} for name in self.Meta.fields}
 
 
 REFUSED = "The list cannot be filtered like this. `errors` has each invalid parameter."
@@ -573,6 +582,14 @@ class JSONObjectField(serializers.DictField):
 
 class StringListField(serializers.ListField):
     child = serializers.CharField()
+
+
+class SecretsField(serializers.DictField):
+    """Secret settings by their names, which no answer shows."""
+
+    def __init__(self, help_text: str, *, allow_blank: bool = False, **options: Any) -> None:
+        child = serializers.CharField(trim_whitespace=False, allow_blank=allow_blank)
+        super().__init__(child=child, write_only=True, help_text=help_text, **options)
 
 
 RESERVED_FOR = (

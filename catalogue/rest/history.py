@@ -37,7 +37,7 @@ class ChangesField(serializers.Field):  # type: ignore[type-arg]
         return value
 
 
-class HistoryEntrySerializer(serializers.ModelSerializer[HistoryEntry]):
+class HistoryEntrySerializer(base.RowSerializer[HistoryEntry]):
     changes = ChangesField(
         help_text="What changed: `{field: [old value, new value]}`. Of secrets only that they changed."
     )
@@ -48,7 +48,6 @@ class HistoryEntrySerializer(serializers.ModelSerializer[HistoryEntry]):
             "id", "at", "actor", "actor_name", "door", "model", "object_id", "object_name", "kind", "message",
             "changes", "revision", "reverts",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -84,14 +83,13 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     @extend_schema(
-        request=None,
         responses={
             200: HistoryEntrySerializer,
             409: as_problem(
                 "The object has changed since, is in use, contained secrets, or its values were not "
                 "kept: `detail` gives the reason. Nothing was changed."
             ),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def revert(self, request: Request, pk: str) -> Response:
@@ -126,7 +124,7 @@ class DetailsField(serializers.Field):  # type: ignore[type-arg]
         return json.loads(value)
 
 
-class AuditEntrySerializer(serializers.ModelSerializer[Entry]):
+class AuditEntrySerializer(base.RowSerializer[Entry]):
     details = DetailsField(help_text="More of it; which fields there are depends on the event.")
     digest = serializers.CharField(
         help_text="SHA-256 of all of the above except `segment`; docs/audit.md describes it."
@@ -138,7 +136,6 @@ class AuditEntrySerializer(serializers.ModelSerializer[Entry]):
             "id", "at", "kind", "event", "actor", "actor_name", "address", "client", "door", "subject",
             "subject_name", "outcome", "details", "key", "segment", "digest",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class HeadSerializer(serializers.Serializer[Any]):

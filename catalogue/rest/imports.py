@@ -12,20 +12,15 @@ from access.permissions import Access
 from catalogue.history import actor_of
 from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
-from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
+from catalogue.imports.temporal import DEFAULT_SOURCE, TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.reconciliation import Change
-from catalogue.rest.base import Problem, Refusal, StrictSerializer, StringListField, as_problem
+from catalogue.rest.base import Problem, Refusal, SecretsField, StrictSerializer, StringListField, as_problem
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from connectors.http_tools.openapi.document import RefusedOperation
 
 Outcome = TypeVar("Outcome")
-
-
-def secrets_field(help_text: str) -> serializers.DictField:
-    secret = serializers.CharField(trim_whitespace=False)
-    return serializers.DictField(child=secret, default=dict, write_only=True, help_text=help_text)
 
 
 class ImportViewSet(ApiViewSet[Source]):
@@ -63,11 +58,13 @@ class NewImportSerializer(StrictSerializer):
 
     file = serializers.CharField(trim_whitespace=False, help_text="The YAML text.")
     source = serializers.CharField(  # type: ignore[assignment]
-        default=USUAL_NAME,
+        default=DEFAULT_SOURCE,
         max_length=64,
         help_text="A source of the kind temporal, or the name of a new one.",
     )
-    secrets = secrets_field("`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.")
+    secrets = SecretsField(
+        "`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.", default=dict
+    )
     prune = serializers.BooleanField(
         default=False, help_text="Remove the workflows that are not in the file."
     )
@@ -168,10 +165,11 @@ class NewOpenApiImportSerializer(StrictSerializer):
     settings = serializers.DictField(
         default=dict, help_text="Of a new source, besides what the document says: such as `username`."
     )
-    credentials = secrets_field(
-        "Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted."
+    credentials = SecretsField(
+        "Of a new source: `api_key`, `token`, `password`, `oauth_client_secret`. Stored encrypted.",
+        default=dict,
     )
-    secrets = secrets_field("An older name for `credentials`.")
+    secrets = SecretsField("An older name for `credentials`.", default=dict)
     dry_run = serializers.BooleanField(default=False, help_text="Write nothing; return what would change.")
 
 

@@ -31,10 +31,10 @@ from catalogue.rest.views import ApiViewSet
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
 HASH_LENGTH = 64
-MOST_OFFERS = 10_000
+MAX_OFFERS = 10_000
 
 
-class ReviewSerializer(serializers.ModelSerializer[Review]):
+class ReviewSerializer(base.RowSerializer[Review]):
     """A change or a new workflow that awaits a decision."""
 
     workflow = serializers.CharField(source="workflow.tool_name", help_text="What agents call.")
@@ -50,7 +50,6 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
         fields: tuple[str, ...] = (
             "workflow", "source", "kind", "offer", "told", "warning", "differs_in", "held_since", "kept_at",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = base.rename({"offer": "offer_hash"})
 
     def get_told(self, review: Review) -> str:
@@ -86,15 +85,17 @@ class ReviewDetailSerializer(ReviewSerializer):
 
     class Meta(ReviewSerializer.Meta):
         fields = (*ReviewSerializer.Meta.fields, "differences", "offered")
-        read_only_fields = fields
 
     @extend_schema_field(DifferenceSerializer(many=True))
     def get_differences(self, review: Review) -> Any:
         return DifferenceSerializer(self._differences(review), many=True).data
 
 
-class OfferSerializer(base.StrictSerializer):
-    offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The reviewed `offer`.")
+class OfferSerializer(base.StrictSerializer, serializers.ModelSerializer[Review]):
+    class Meta:
+        model = Review
+        fields: tuple[str, ...] = ("offer",)
+        extra_kwargs = {"offer": {"source": "offer_hash", "help_text": "The reviewed `offer`."}}
 
 
 def _fields() -> serializers.Field[Any, Any, Any, Any]:
@@ -109,6 +110,9 @@ def _fields() -> serializers.Field[Any, Any, Any, Any]:
 
 class AcceptedOfferSerializer(OfferSerializer):
     fields = _fields()  # type: ignore[assignment]
+
+    class Meta(OfferSerializer.Meta):
+        fields = ("offer", "fields")
 
 
 class DecisionSerializer(base.StrictSerializer):
@@ -128,8 +132,8 @@ class DecisionSerializer(base.StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
             raise serializers.ValidationError("Give either `offers`, or `source` and `all: true`.")
-        if len(attrs.get("offers", ())) > MOST_OFFERS:
-            raise serializers.ValidationError(f"At most {MOST_OFFERS:,} offers at a time.")
+        if len(attrs.get("offers", ())) > MAX_OFFERS:
+            raise serializers.ValidationError(f"At most {MAX_OFFERS:,} offers at a time.")
         return attrs
 
 
@@ -264,7 +268,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     def _decide_one(self, decide: Decision, body: type[OfferSerializer]) -> Response:
         review = self.get_object()
         fields = dict(self.read_body(body))
-        decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
+        decided = decide({review.pk: fields.pop("offer_hash")}, by=actor_of(self.request), **fields)
         if refusal := decided.refusal():
             raise base.Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)

@@ -41,6 +41,10 @@ class DescribedByDocstrings(AutoSchema):
             return f"{self._tokenize_path()[0].replace('-', '_')}_{self.view.action}"
         return super().get_operation_id()
 
+    def get_request_serializer(self) -> Any:
+        """Other actions read no body unless they declare one."""
+        return None if hasattr(self._method, "mapping") else super().get_request_serializer()
+
     def get_override_parameters(self) -> list[Any]:
         shows_rows = getattr(self.view, "action", "") in ("list", "retrieve") and self.view.pagination_class
         return [FIELDS_OF_ROWS] if shows_rows else []

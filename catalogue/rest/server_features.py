@@ -15,7 +15,7 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 
 
-class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
+class ServerFeatureSerializer(base.RowSerializer[ServerFeature]):
     """A prompt, resource or resource template of an MCP server."""
 
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
@@ -34,7 +34,6 @@ class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
             "title_override", "description_override", "definition", "offered", "offer", "missing_since",
             "first_seen_at", "changed_at",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class ServerFeatureChangeSerializer(base.StrictSerializer, serializers.ModelSerializer[ServerFeature]):

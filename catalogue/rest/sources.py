@@ -33,6 +33,8 @@ from catalogue.rest.base import (
     LongPages,
     Refusal,
     ReservedForField,
+    RowSerializer,
+    SecretsField,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
@@ -45,7 +47,7 @@ from catalogue.rest.views import NAME, ApiViewSet, DestroyMixin
 from connectors.registry import connector_kinds
 
 
-class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
+class DiscoveryRunSerializer(RowSerializer[DiscoveryRun]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     duration_ms = serializers.IntegerField(allow_null=True)
     found = serializers.IntegerField(help_text="Usable workflows in the listing.")
@@ -57,7 +59,6 @@ class DiscoveryRunSerializer(serializers.ModelSerializer[DiscoveryRun]):
             "added", "updated", "unchanged", "returned", "missing", "held", "skipped_count", "error",
             "confirmed_at",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class FlaggedSerializer(serializers.Serializer[Any]):
@@ -97,7 +98,6 @@ class DiscoveryRunDetailSerializer(DiscoveryRunSerializer):
 
     class Meta(DiscoveryRunSerializer.Meta):
         fields = (*DiscoveryRunSerializer.Meta.fields, "changes", "skipped", "flagged")
-        read_only_fields = fields
 
 
 class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -127,7 +127,6 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
         return runs.for_lists() if self.action == "list" else runs
 
     @extend_schema(
-        request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
             202: OpenApiResponse(
@@ -135,7 +134,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
                 "Confirmed; the source is being listed already, or disabled: the next listing counts.",
             ),
             409: as_problem("It is not held, or a later listing was good."),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def confirm(self, request: Request, pk: str) -> Response:
@@ -152,15 +151,14 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
 
 
 # Sources
-class HealthSerializer(serializers.ModelSerializer[Source]):
+class HealthSerializer(RowSerializer[Source]):
     class Meta:
         model = Source
         fields = ("state", "message", "failing_since", "failures")
-        read_only_fields = fields
         extra_kwargs = rename({"state": "health_state", "message": "health_message"})
 
 
-class WebhookSerializer(serializers.ModelSerializer[Source]):
+class WebhookSerializer(RowSerializer[Source]):
     url = serializers.SerializerMethodField(
         help_text="Where the engine's webhook is to deliver to, if the source has a secret for one."
     )
@@ -168,14 +166,13 @@ class WebhookSerializer(serializers.ModelSerializer[Source]):
     class Meta:
         model = Source
         fields = ("url", "received_at", "refused_at", "refusal")
-        read_only_fields = fields
         extra_kwargs = rename({name: f"webhook_{name}" for name in fields[1:]})
 
     def get_url(self, source: Source) -> str:
         return sources.webhook_address(source)
 
 
-class SourceSerializer(serializers.ModelSerializer[Source]):
+class SourceSerializer(RowSerializer[Source]):
     config = JSONObjectField(help_text="The engine's settings, without its secrets.")
     credentials_stored = serializers.SerializerMethodField(
         help_text="Whether secrets are; none is ever shown."
@@ -196,7 +193,6 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "workflows_present", "workflows_enabled", "health", "webhook", "last_refreshed_at",
             "next_refresh_at", "created_at", "updated_at",
         )  # fmt: skip
-        read_only_fields = fields
 
     def get_credentials_stored(self, source: Source) -> bool:
         return bool(source.encrypted_credentials)
@@ -207,10 +203,8 @@ class SourceChangeSerializer(StrictSerializer, serializers.ModelSerializer[Sourc
 
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
-    credentials = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
-        write_only=True,
-        help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
+    credentials = SecretsField(
+        "The secret settings, all of them. They are stored encrypted and never shown again.", allow_blank=True
     )
     reserved_for = ReservedForField()
 
@@ -318,7 +312,7 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         self.record(changed_fields(body), source)
         return self.answer_with(source)
 
-    @extend_schema(request=None, responses=CheckSerializer)
+    @extend_schema(responses=CheckSerializer)
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:
         """Check a source's connection.
@@ -326,11 +320,10 @@ class SourceViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
         return Response(CheckSerializer(sources.check_source(self.get_object())).data)
 
     @extend_schema(
-        request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
             409: as_problem("The source is disabled, or is already being refreshed."),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:
@@ -370,12 +363,7 @@ class SettingsSerializer(StrictSerializer):
     """Settings that do not belong to a source yet."""
 
     config = JSONObjectField(default=dict, help_text="The engine's settings, without its secrets.")
-    credentials = serializers.DictField(
-        child=serializers.CharField(trim_whitespace=False, allow_blank=True),
-        default=dict,
-        write_only=True,
-        help_text="The secret settings. Nothing is stored.",
-    )
+    credentials = SecretsField("The secret settings. Nothing is stored.", allow_blank=True, default=dict)
 
 
 @extend_schema(tags=["Sources"])

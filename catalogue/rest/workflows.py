@@ -35,6 +35,7 @@ from catalogue.rest.base import (
     Pages,
     Problem,
     Refusal,
+    RowSerializer,
     SearchFilter,
     StableOrdering,
     StrictBooleanFilter,
@@ -47,7 +48,7 @@ from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.rest.views import NAME
 from connectors.formats.lists import split_list
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 ADMINISTRATORS_ONLY = "Null for callers that are not administrators."
 HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
 
@@ -73,7 +74,7 @@ class LayerMixin:
         return instance if is_administrator(self.context["request"]) else None
 
 
-class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
+class UpstreamSerializer(LayerMixin, RowSerializer[Workflow]):
     """What the engine says of a workflow."""
 
     id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
@@ -85,7 +86,6 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
             "id", "name", "description", "category", "version", "author", "tags", "execution_type",
             "resembles", "warning", "first_seen_at", "changed_at", "missing_since",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class InteractionSerializer(serializers.Serializer[Any]):
@@ -110,10 +110,12 @@ class UpstreamDetailSerializer(UpstreamSerializer):
             *UpstreamSerializer.Meta.fields,
             *("hints", "icons", "queries", "signals", "metadata", "schema_problem", "content_hash"),
         )
-        read_only_fields = fields
 
 
-class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
+NOT_IN_LISTS = ("tool_name", "argument_overrides", "icon")
+
+
+class CuratorSerializer(LayerMixin, RowSerializer[Workflow]):
     """The curator's decisions; empty or null where the engine's value or the product's default applies."""
 
     tags = StringListField(source="tags_override", allow_null=True)
@@ -125,12 +127,9 @@ class CuratorSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     class Meta:
         model = Workflow
         fields: tuple[str, ...] = (
-            "enabled", "title", "description", "tags", "timeout_seconds", "inline_wait_seconds",
-            "execution_type", "on_disconnect", "reattach", "max_concurrent", "calls_per_minute",
-            "calls_at_once", *CURATORS_HINTS, "offered_as_prompt", "cache_seconds", "approval_required",
-            "approval_rules", "approvers_needed",
-        )  # fmt: skip
-        read_only_fields = fields
+            "enabled",
+            *(name for name in map(name_in_file, actions.OVERRIDABLE) if name not in NOT_IN_LISTS),
+        )
         extra_kwargs = rename(WORKFLOW.names)
 
 
@@ -156,10 +155,9 @@ class CuratorDetailSerializer(CuratorSerializer):
             *CuratorSerializer.Meta.fields, "icon", "argument_overrides", "argument_problems",
             "approval_rule_problems", "former_tool_names", "aliases",
         )  # fmt: skip
-        read_only_fields = fields
 
 
-class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
+class WorkflowSerializer(RowSerializer[Workflow]):
     """What agents see, and for administrators the two layers behind it."""
 
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
@@ -178,7 +176,6 @@ class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
             "tool_name", "source", "title", "description", "tags", "category", "version", "execution_type",
             "hints", "offered_as_prompt", "cache_seconds", "exposed", "visibility", "curator", "upstream",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = rename(
             {
                 "description": "shown_description",
@@ -227,7 +224,6 @@ class WorkflowDetailSerializer(WorkflowSerializer):
 
     class Meta(WorkflowSerializer.Meta):
         fields = (*WorkflowSerializer.Meta.fields, "input_schema", "output_schema", "icons")
-        read_only_fields = fields
 
 
 class ArgumentOverrideSerializer(StrictSerializer):
@@ -298,10 +294,14 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
         )
 
 
-class SeenSerializer(StrictSerializer):
+class SeenSerializer(StrictSerializer, serializers.ModelSerializer[Workflow]):
     content_hash = serializers.CharField(
         required=False, max_length=64, help_text="Of the reviewed state. Omitted: the present one."
     )
+
+    class Meta:
+        model = Workflow
+        fields = ("content_hash",)
 
 
 class SelectionSerializer(StrictSerializer):
@@ -312,7 +312,7 @@ class SelectionSerializer(StrictSerializer):
         child=serializers.CharField(max_length=255),
         required=False,
         min_length=1,
-        max_length=MOST_NAMES,
+        max_length=MAX_NAMES,
         help_text="Tool names, workflow names or engine's ids.",
     )
     all = serializers.BooleanField(default=False, help_text="Every workflow in the engine's last good list.")
@@ -542,7 +542,6 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
             raise Refusal(status.HTTP_409_CONFLICT, message)
         return self._shown(workflow)
 
-    @extend_schema(request=None)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, tool_name: str) -> Response:
         """Disable a workflow."""

@@ -23,7 +23,7 @@ from executions.models import Approval, ApprovalDecision, Execution, StandingApp
 from executions.rest.shared import ExecutionsViewSet, caller_of
 
 
-class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
+class DecisionSerializer(base.RowSerializer[ApprovalDecision]):
     """One person's answer."""
 
     user = serializers.CharField(source="user_name")
@@ -31,10 +31,9 @@ class DecisionSerializer(serializers.ModelSerializer[ApprovalDecision]):
     class Meta:
         model = ApprovalDecision
         fields = ("user", "verdict", "words", "minutes", "at")
-        read_only_fields = fields
 
 
-class ApprovalSerializer(serializers.ModelSerializer[Approval]):
+class ApprovalSerializer(base.RowSerializer[Approval]):
     """A call that needs or needed a person's approval."""
 
     execution = serializers.UUIDField(source="pk", help_text="The id of the execution and of the approval.")
@@ -55,10 +54,9 @@ class ApprovalSerializer(serializers.ModelSerializer[Approval]):
             "execution", "state", "tool", "source", "caller", "caller_name", "door", "unanswered", "reason",
             "outcome", "approvers_needed", "decisions", "requested_at", "expires_at", "decided_at",
         )  # fmt: skip
-        read_only_fields = fields
 
 
-class PastRunSerializer(serializers.ModelSerializer[Execution]):
+class PastRunSerializer(base.RowSerializer[Execution]):
     """An earlier run of the tool."""
 
     execution = serializers.UUIDField(source="pk")
@@ -68,7 +66,6 @@ class PastRunSerializer(serializers.ModelSerializer[Execution]):
     class Meta:
         model = Execution
         fields = ("execution", "state", "caller_name", "created_at", "duration_ms")
-        read_only_fields = fields
 
 
 class ApprovalDetailSerializer(ApprovalSerializer):
@@ -80,7 +77,6 @@ class ApprovalDetailSerializer(ApprovalSerializer):
 
     class Meta(ApprovalSerializer.Meta):
         fields = (*ApprovalSerializer.Meta.fields, "arguments", "client", "past")
-        read_only_fields = fields
 
     def get_client(self, approval: Approval) -> dict[str, Any]:
         client: dict[str, Any] = approval.execution.payload.metadata.get("client") or {}
@@ -97,25 +93,26 @@ class ApprovalDetailSerializer(ApprovalSerializer):
         }
 
 
-class ApproveSerializer(base.StrictSerializer):
+class ApproveSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Approves this call, or identical calls for a period."""
 
-    minutes = serializers.IntegerField(
-        allow_null=True,
-        default=None,
-        min_value=1,
-        max_value=LONGEST_MINUTES,
-        help_text="For how long the same call needs no new approval. Null: this call only.",
-    )
+    class Meta:
+        model = ApprovalDecision
+        fields = ("minutes",)
+        extra_kwargs = {"minutes": {"default": None, "min_value": 1, "max_value": LONGEST_MINUTES}}
 
 
-class RefuseSerializer(base.StrictSerializer):
+class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Refuses the call, with a reason for the caller."""
 
     words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
 
+    class Meta:
+        model = ApprovalDecision
+        fields = ("words",)
 
-class StandingSerializer(serializers.ModelSerializer[StandingApproval]):
+
+class StandingSerializer(base.RowSerializer[StandingApproval]):
     """An approval for a period."""
 
     tool = serializers.CharField(source="tool_name")
@@ -126,7 +123,6 @@ class StandingSerializer(serializers.ModelSerializer[StandingApproval]):
             "id", "tool", "caller", "caller_name", "granted_by", "granted_at", "until", "revoked_at",
             "revoked_by",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -156,22 +152,21 @@ DECIDED: dict[int, Any] = {
 
 
 @extend_schema_view(
-    list=extend_schema(
-        summary="List approvals",
-        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
-    ),
     retrieve=extend_schema(
         summary="Read an approval",
         description="With the exact arguments and the previous runs of the tool.",
-    ),
+    )
 )
 @extend_schema(tags=["Approvals"])
 class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ExecutionsViewSet[Approval]):
+    """Calls that wait for a person's approval, and those that were decided; the newest first."""
+
     queryset = (
         Approval.objects.select_related("execution__payload")
         .prefetch_related("decisions")
         .order_by("-requested_at", "-pk")
     )
+    serializer_class, list_serializer_class = ApprovalDetailSerializer, ApprovalSerializer
     filterset_class = ApprovalFilters
     pagination_class = base.LongPages
     newest_by = "requested_at"
@@ -181,25 +176,18 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         **admin_access(PERMISSION, "approve", "refuse"),
     }
 
-    def get_serializer_class(self) -> type[ApprovalSerializer]:
-        return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer
-
     @extend_schema(request=ApproveSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
         """Approve a call.
-
-        The last that is needed starts the call, with exactly the recorded arguments.
-        """
+        The last that is needed starts the call, with exactly the recorded arguments."""
         return self._decide(Verdict.APPROVE, ApproveSerializer)
 
     @extend_schema(request=RefuseSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
         """Refuse a call.
-
-        The call ends, and the caller gets the reason. Nothing is started.
-        """
+        The call ends, and the caller gets the reason. Nothing is started."""
         return self._decide(Verdict.REFUSE, RefuseSerializer)
 
     def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
@@ -212,17 +200,14 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         approval = self.get_object()
         decide(approval.pk, user=self.request.user, verdict=verdict, **answer)
         self.record("Approved." if verdict == Verdict.APPROVE else "Refused.", approval.execution)
-        return Response(ApprovalDetailSerializer(self.get_queryset().get(pk=approval.pk)).data)
+        return self.answer_with(approval)
 
 
-@extend_schema_view(
-    list=extend_schema(
-        summary="List approvals for a period",
-        description="They let identical calls run. Also those that have ended; the newest first.",
-    )
-)
+@extend_schema_view(list=extend_schema(summary="List approvals for a period"))
 @extend_schema(tags=["Approvals"])
 class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingApproval]):
+    """They let identical calls run. Also those that have ended; the newest first."""
+
     queryset = StandingApproval.objects.order_by("-granted_at", "-pk")
     serializer_class = StandingSerializer
     pagination_class = base.LongPages
@@ -233,17 +218,13 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingA
         **admin_access(PERMISSION, "revoke"),
     }
 
-    @extend_schema(
-        request=None, responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")}
-    )
+    @extend_schema(responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")})
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:
         """Revoke an approval for a period.
-
-        The next call needs a new approval.
-        """
+        The next call needs a new approval."""
         standing = self.get_object()
         if not revoke_standing(standing.pk, by=caller_of(request).name):
             raise base.Refusal(status.HTTP_409_CONFLICT, "It has already ended.")
         self.record("Revoked.", standing)
-        return Response(StandingSerializer(self.get_queryset().get(pk=standing.pk)).data)
+        return self.answer_with(standing)

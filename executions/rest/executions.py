@@ -31,9 +31,9 @@ from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
-from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
+from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
-from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
+from executions.models import CancelProgress, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
 from executions.rest import shared
@@ -81,19 +81,21 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-class ExecutionErrorSerializer(serializers.Serializer[Execution]):
+class ExecutionErrorSerializer(base.RowSerializer[Execution]):
     """The error, or why the result of a completed execution could not be read; null without one."""
 
     columns = ("error_kind", "error")  # Of tables
 
-    kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
-    message = serializers.CharField(source="error")
+    class Meta:
+        model = Execution
+        fields = ("kind", "message")
+        extra_kwargs = base.rename({"kind": "error_kind", "message": "error"})
 
     def get_attribute(self, instance: Execution) -> Execution | None:
         return instance if instance.error else None
 
 
-class ExecutionSerializer(serializers.ModelSerializer[Execution]):
+class ExecutionSerializer(base.RowSerializer[Execution]):
     """An execution in a list."""
 
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
@@ -125,7 +127,6 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "success", "progress", "progress_message", "error", "run_id", "correlation_id",
             "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs: dict[str, dict[str, Any]] = {
             "tool": {"source": "tool_name"},
             "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
@@ -140,13 +141,12 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
 tables.serializers[Execution] = ExecutionSerializer
 
 
-class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):
+class EventSerializer(base.RowSerializer[ExecutionEvent]):
     """A line of the timeline."""
 
     class Meta:
         model = ExecutionEvent
         fields = ("at", "kind", "message")
-        read_only_fields = fields
 
 
 class CutSerializer(serializers.Serializer[Any]):
@@ -187,7 +187,6 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
             "status_answer", "cut", "events",
         )  # fmt: skip
-        read_only_fields = fields
         extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
             "payload_removed_at": {"source": "payload_pruned_at"},
             "events_removed_at": {"source": "events_pruned_at"},
@@ -270,9 +269,6 @@ RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List executions",
-        description="The newest first, without payloads. Callers who are not administrators see only their "
-        "own. Pages with `cursor` repeat and miss no row while others are added, and have no `count`.",
         parameters=[FORMAT],
         responses={(200, "application/json"): ExecutionSerializer(many=True), (200, CSV): OpenApiTypes.STR},
     ),
@@ -284,7 +280,11 @@ RENAMED = ("Tool-Renamed-To", "The current name of the tool, if the request used
 )
 @extend_schema(tags=["Executions"])
 class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.ExecutionsViewSet[Execution]):
+    """The newest first, without payloads. Callers who are not administrators see only their own. Pages with
+    `cursor` repeat and miss no row while others are added, and have no `count`."""
+
     queryset = Execution.objects.none()
+    serializer_class, list_serializer_class = ExecutionDetailSerializer, ExecutionSerializer
     filterset_class = ExecutionFilters
     pagination_class = base.LongPages
     newest_by = "created_at"
@@ -310,9 +310,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         execution: Execution = super().get_object()
         request_poll_if_stale(execution)
         return execution
-
-    def get_serializer_class(self) -> type[ExecutionSerializer]:
-        return ExecutionSerializer if self.action == "list" else ExecutionDetailSerializer
 
     @extend_schema(
         operation_id="executions_start",
@@ -342,11 +339,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     )
     def create(self, request: Request) -> Response:
         """Start a workflow.
-
-        Without `wait_seconds` the answer comes at once and a worker starts the run; with it, as soon
-        as the run is settled or the time is up, or at once while very many requests wait. The run
-        goes on: read the execution at `Location`. A cached result may answer; `cached_at` says so.
-        """
+        Without `wait_seconds` the answer comes at once and a worker starts the run; with it, as soon as the
+        run is settled or the time is up, or at once while very many requests wait. The run goes on: read the
+        execution at `Location`. A cached result may answer; `cached_at` says so."""
         asked = self.read_body(StartSerializer)
         wanted = StartRequest(
             tool_name=asked["tool"],
@@ -367,19 +362,16 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
-        request=None,
         responses={
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
             202: OpenApiResponse(CancellationSerializer, "It was requested; the engine decides."),
             409: OpenApiResponse(NotCancelledSerializer, "It ended before, or the run continues."),
-        },
+        }
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         """Cancel an execution.
-
-        Asks the engine to cancel the run, and reports the outcome.
-        """
+        Asks the engine to cancel the run, and reports the outcome."""
         cancellation = run_without_connection(cancel_execution(pk, caller=shared.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         shown: Any = ExecutionDetailSerializer(execution).data
@@ -401,22 +393,18 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
         """Resolve an unconfirmed execution.
-
-        The answer to its start was lost. If it ran, the engine is asked about the run, which is then
-        followed to its end; without `run_id`, for an engine that keeps no runs, it has completed,
-        with the `output` that you give. If it did not run, it has failed and is safe to call again.
-        """
+        The answer to its start was lost. If it ran, the engine is asked about the run, which is then followed
+        to its end; without `run_id`, for an engine that keeps no runs, it has completed, with the `output`
+        that you give. If it did not run, it has failed and is safe to call again."""
         asked = self.read_body(ResolveSerializer)
         resolved = _resolve(pk, asked, caller=shared.caller_of(request))
-        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
+        return self.answer_with(resolved)
 
     @extend_schema(request=TalkSerializer, responses={200: AnswerSerializer, **REFUSALS})
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
         """Query a run.
-
-        One that the workflow declares, while the engine answers for it. It changes nothing.
-        """
+        One that the workflow declares, while the engine answers for it. It changes nothing."""
         asked = self.read_body(TalkSerializer)
         answer = run_without_connection(query_execution(pk, **asked, caller=shared.caller_of(request)))
         return Response(AnswerSerializer(answer).data)
@@ -428,12 +416,10 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
         """Signal a run.
-
-        One that the workflow declares, to a run in progress, once. Its effect shows later.
-        """
+        One that the workflow declares, to a run in progress, once. Its effect shows later."""
         asked = self.read_body(TalkSerializer)
         sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
-        return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
+        return self.answer_with(sent)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
@@ -475,7 +461,7 @@ class RunFilterSerializer(base.StrictSerializer):
         max_length=MAX_QUERY,
         help_text="A further filter in the engine's query language.",
     )
-    page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
+    page_size = serializers.IntegerField(default=DEFAULT_PAGE_SIZE, min_value=1, max_value=MAX_PAGE_SIZE)
     cursor = serializers.CharField(
         default="", max_length=MAX_CURSOR, help_text="`next_cursor` of the previous page."
     )
@@ -521,10 +507,8 @@ class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
     )
     def list(self, request: Request, source: str) -> Response:
         """List the runs at the engine.
-
-        Asks the engine for its own list, the latest first, regardless of which client started them.
-        Nothing is stored. For administrators.
-        """
+        Asks the engine for its own list, the latest first, regardless of which client started them. Nothing
+        is stored. For administrators."""
         row = get_object_or_404(Source, name=source)
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():

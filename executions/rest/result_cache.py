@@ -10,7 +10,14 @@ from rest_framework.response import Response
 
 from access.permissions import admin_access
 from catalogue.models import Workflow
-from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem, check_parameters
+from catalogue.rest.base import (
+    Problem,
+    Refusal,
+    RowSerializer,
+    StrictSerializer,
+    as_problem,
+    check_parameters,
+)
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
 from executions.result_cache import cache_figures, clear_results
@@ -18,7 +25,7 @@ from executions.result_cache import cache_figures, clear_results
 WORKFLOW = OpenApiParameter("workflow", description="Only of the workflow with this tool name.")
 
 
-class CacheFiguresSerializer(serializers.ModelSerializer[Any]):
+class CacheFiguresSerializer(RowSerializer[Any]):
     """The figures of the result cache, for all processes."""
 
     enabled = serializers.BooleanField(help_text="Whether an administrator has it switched on.")
@@ -31,7 +38,6 @@ class CacheFiguresSerializer(serializers.ModelSerializer[Any]):
             "enabled", "max_bytes", "entries", "bytes", "hits", "misses", "hit_rate", "refreshes", "stored",
             "oversized", "evictions", "expired", "cleared",
         )  # fmt: skip
-        read_only_fields = fields
 
 
 class ClearSerializer(StrictSerializer):
@@ -66,9 +72,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     )
     def list(self, request: Request) -> Response:
         """Read the figures of the result cache.
-
-        The figures cover workflows that still exist, since results were first cached.
-        """
+        The figures cover workflows that still exist, since results were first cached."""
         check_parameters(request, WORKFLOW)
         name = request.query_params.get(WORKFLOW.name)
         figures = cache_figures(None if name is None else _key_of(name, place=f"?{WORKFLOW.name}"))
@@ -81,9 +85,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     @action(detail=False, methods=["post"])
     def clear(self, request: Request) -> Response:
         """Clear the result cache.
-
-        Of one workflow, or of all. Runs that began before are not cached either.
-        """
+        Of one workflow, or of all. Runs that began before are not cached either."""
         name = self.read_body(ClearSerializer)["workflow"]
         keys = {_key_of(name, place="/workflow")} if name else None
         changed = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)

@@ -18,7 +18,7 @@ from executions.models.usage import Outcome, hour_of
 from executions.rest.shared import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Figures, Period, Subject, figures_since
 
-LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
+MAX_PERIODS = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
 
 
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -87,16 +87,15 @@ NUMBERS = [name for name in StatisticsSerializer().get_fields() if hasattr(Figur
 
 @extend_schema_view(
     list=extend_schema(
-        operation_id="statistics_list",
-        summary="Read statistics",
-        description="Of executions that have ended, by the hour or day in which they did and by what they "
-        "were for; the earliest first, then what was called most. Kept longer than the executions. Callers "
-        "who are not administrators see only their own calls.",
-        responses=StatisticsSerializer(many=True),
+        operation_id="statistics_list", summary="Read statistics", responses=StatisticsSerializer(many=True)
     )
 )
 @extend_schema(tags=["Statistics"])
 class StatisticsViewSet(ApiViewSet[HourlyUsage]):
+    """Of executions that have ended, by the hour or day in which they did and by what they were for; the
+    earliest first, then what was called most. Kept longer than the executions. Callers who are not
+    administrators see only their own calls."""
+
     queryset = HourlyUsage.objects.none()
     filterset_class = StatisticsFilters
     serializer_class = StatisticsSerializer
@@ -111,7 +110,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         asked.is_valid()
         chosen: dict[str, Any] = asked.cleaned_data
         start = chosen["ended_after"] or Period.DAY.start()
-        longest = LONGEST[chosen["bucket"]]
+        longest = MAX_PERIODS[chosen["bucket"]]
         if (chosen["ended_before"] or timezone.now()) - start > longest + HOUR:
             why = f"The period is too long: request at most {longest.days} days, or use another bucket."
             raise Refusal.invalid(why, [Problem("?ended_after", why)])

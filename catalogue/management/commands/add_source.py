@@ -15,6 +15,7 @@ from catalogue.connections import EMPTY, Setting, settings_of, summary_of
 from catalogue.history import command, record_change
 from catalogue.management.base import (
     CatalogueCommand,
+    add_field_options,
     add_secret_options,
     json_object,
     key_and_file,
@@ -22,10 +23,11 @@ from catalogue.management.base import (
     refusal_of,
 )
 from catalogue.models import Source
-from catalogue.models.source import TOLERATED_LOSS
+from catalogue.rest.sources import NewSourceSerializer
 from connectors.errors import Misconfigured
 from connectors.registry import connector_class, connector_kinds
 
+FIELDS = ("refresh_interval", "max_concurrent", "change_policy", "vanishing_share_percent")
 WIDTH = 100
 INDENT = " " * 6
 TYPES = {str: "text", SecretStr: "text", int: "whole number", float: "number", bool: "true or false"}
@@ -103,31 +105,13 @@ class Command(CatalogueCommand):
             help="a setting that is the text of a file, such as declaration=engine.yaml; may be repeated",
         )
         add_secret_options(parser)
-        parser.add_argument(
-            "--refresh-interval", type=int, metavar="SECONDS", help="between two listings; 0: by hand"
-        )
-        parser.add_argument(
-            "--max-concurrent", type=int, metavar="N", help="runs of all its workflows at a time"
-        )
+        add_field_options(parser, NewSourceSerializer(), *FIELDS, vanishing_share_percent="tolerated_loss")
         new = parser.add_mutually_exclusive_group()
         new.add_argument(
             "--expose-new", action="store_true", help="enable workflows as soon as discovery finds them"
         )
         new.add_argument(
             "--hold-new", action="store_true", help="list new workflows among the changes to review"
-        )
-        parser.add_argument(
-            "--change-policy",
-            choices=Source.ChangePolicy.values,
-            default=Source.ChangePolicy.CAREFUL.value,
-            help="what happens when the engine changes an enabled workflow (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--tolerated-loss",
-            type=int,
-            default=TOLERATED_LOSS,
-            metavar="PERCENT",
-            help="a listing that loses more is held until it is confirmed (default: %(default)s)",
         )
 
     @transaction.atomic
@@ -142,10 +126,7 @@ class Command(CatalogueCommand):
                 config=options["config"] | dict(options["config_file"]),
                 credentials=read_secrets(options),
                 new_workflows=policy,
-                change_policy=options["change_policy"],
-                vanishing_share_percent=options["tolerated_loss"],
-                refresh_interval=options["refresh_interval"],
-                max_concurrent=options["max_concurrent"],
+                **{name: options[name] for name in FIELDS},
             )
         except ValidationError as error:
             raise refusal_of(error) from None

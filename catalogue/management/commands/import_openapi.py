@@ -4,12 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
-from rest_framework import serializers
 
 from catalogue.exposure import Visibility
 from catalogue.history import command
 from catalogue.imports import openapi
-from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
+from catalogue.management.base import (
+    ImportCommand,
+    add_field_options,
+    add_secret_options,
+    json_object,
+    read_secrets,
+)
 from catalogue.naming import listed
 from catalogue.reconciliation import Change
 from catalogue.rest.imports import NewOpenApiImportSerializer, OpenApiImportSerializer
@@ -27,15 +32,7 @@ class Command(ImportCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="the document; everything in one file")
-        fields = NewOpenApiImportSerializer().fields
-        for name in OPTIONS:
-            way: dict[str, Any] = {"default": ""}
-            if isinstance(fields[name], serializers.BooleanField):
-                way = {"action": "store_true"}
-            elif isinstance(fields[name], serializers.ListField):
-                way = {"nargs": "+", "action": "extend", "default": []}
-            option = "--tag" if name == "tags" else f"--{name.replace('_', '-')}"
-            parser.add_argument(option, dest=name, help=str(fields[name].help_text), **way)
+        add_field_options(parser, NewOpenApiImportSerializer(), *OPTIONS, tags="tag")
         told = "further settings of a new source, such as username"
         parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help=told)
         add_secret_options(parser)

@@ -3,8 +3,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catalogue.history import command
-from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
-from catalogue.management.base import ImportCommand, add_secret_options, read_secrets
+from catalogue.imports.temporal import TemporalImportRequest, import_file
+from catalogue.management.base import ImportCommand, add_field_options, add_secret_options, read_secrets
+from catalogue.rest.imports import NewImportSerializer
 from connectors.temporal.config import read_file
 
 
@@ -16,17 +17,7 @@ class Command(ImportCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="ends in .yaml or .yml")
-        parser.add_argument(
-            "--source",
-            default=USUAL_NAME,
-            metavar="NAME",
-            help=f"created if need be; {USUAL_NAME} if left out",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
-        parser.add_argument("--prune", action="store_true", help="remove workflows that are not in the file")
-        parser.add_argument(
-            "--expose-new", action="store_true", help="of a new source: enable its workflows at once"
-        )
+        add_field_options(parser, NewImportSerializer(), "source", "dry_run", "prune", "expose_new")
         parser.add_argument(
             "--by-path",
             action="store_true",
