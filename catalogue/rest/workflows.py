@@ -18,7 +18,6 @@ from catalogue import curation, tables
 from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.columns import Rows
 from catalogue.configuration import WORKFLOW, name_in_file
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
@@ -185,7 +184,6 @@ class WorkflowSerializer(serializers.ModelSerializer[Workflow]):
                 "cache_seconds": "effective_cache_seconds",
             }
         )
-        list_serializer_class = Rows
 
     def get_exposed(self, workflow: Workflow) -> bool:
         return self._visibility(workflow) == Visibility.EXPOSED

@@ -21,7 +21,6 @@ from rest_framework.response import Response
 
 from catalogue import tables
 from catalogue.access import Caller, Scope
-from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access, admin_access
@@ -131,7 +130,6 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
             "source": {"source": "source_name", "help_text": "The source's name at the time."},
         }
-        list_serializer_class = Rows
 
     def get_success(self, execution: Execution) -> bool | None:
         return execution.succeeded if execution.is_settled else None
