@@ -239,7 +239,7 @@ class TemporalImportForm(ImportForm):
         required=True,
         length=64,
         offers="known-sources",
-        initial=temporal.USUAL_NAME,
+        initial=temporal.DEFAULT_NAME,
     )
     client_secret = _secret("OAuth client secret")
     api_key = _secret("API key")

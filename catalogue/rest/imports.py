@@ -11,7 +11,7 @@ from catalogue.access import Scope
 from catalogue.history import actor_of
 from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
-from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
+from catalogue.imports.temporal import DEFAULT_NAME, TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.reconciliation import Change
@@ -63,7 +63,7 @@ class NewImportSerializer(StrictSerializer):
 
     file = serializers.CharField(trim_whitespace=False, help_text="The YAML text.")
     source = serializers.CharField(  # type: ignore[assignment]
-        default=USUAL_NAME,
+        default=DEFAULT_NAME,
         max_length=64,
         help_text="A source of the kind temporal, or the name of a new one.",
     )

@@ -3,7 +3,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catalogue.history import command
-from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
+from catalogue.imports.temporal import DEFAULT_NAME, TemporalImportRequest, import_file
 from catalogue.management.base import ImportCommand, add_secret_options, read_secrets
 from connectors.temporal.config import read_file
 
@@ -18,9 +18,9 @@ class Command(ImportCommand):
         parser.add_argument("file", metavar="FILE", help="ends in .yaml or .yml")
         parser.add_argument(
             "--source",
-            default=USUAL_NAME,
+            default=DEFAULT_NAME,
             metavar="NAME",
-            help=f"created if need be; {USUAL_NAME} if left out",
+            help=f"created if need be; {DEFAULT_NAME} if left out",
         )
         parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
         parser.add_argument("--prune", action="store_true", help="remove workflows that are not in the file")
