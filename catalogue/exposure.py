@@ -18,7 +18,7 @@ from django.utils.text import capfirst
 from loguru import logger
 
 from catalogue.access import Bounds, Person
-from catalogue.database import DatabaseOutage, SharedReading, collection_paused, run_in_database
+from catalogue.database import DatabaseOutage, SharedReading, Watcher, Watchers, run_in_database
 from catalogue.models import (
     ChoosingRule,
     Revision,
@@ -32,7 +32,6 @@ from catalogue.models import (
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
-from catalogue.watching import Watcher, Watchers
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -59,9 +58,8 @@ class FilterChain(Generic[Rule]):
     include filter. A filter with an unusable pattern, such as one loaded without validation, hides each
     workflow that reaches it, because its intended matches are unknown."""
 
-    def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
-        chosen = [rule for rule in filters if rule.enabled or not whether_enabled]
-        self._rules = [(rule, *_compiled(rule)) for rule in chosen]
+    def __init__(self, filters: Iterable[Rule]) -> None:
+        self._rules = [(rule, *_compiled(rule)) for rule in filters if rule.enabled]
         self._default = not any(is_shown for _, is_shown, _ in self._rules)
 
     def deciding_filter(self, workflow: Workflow) -> Rule | None:
@@ -186,7 +184,12 @@ class ExposedCatalogue:
                 every = {**self.reserved, **self.toolsets}
                 others = [entry for slug, entry in every.items() if slug not in exclusions.toolsets]
                 barred = [every[slug] for slug in exclusions.toolsets]
-                seen = (one for one in seen if not _is_in(barred, one) or _is_in(others, one))
+                seen = (
+                    one
+                    for one in seen
+                    if not any(entry.chooses(one) for entry in barred)
+                    or any(entry.chooses(one) for entry in others)
+                )
             if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
             known = self._views[slug, exclusions] = _by_name(seen)
@@ -219,10 +222,6 @@ class ExposedCatalogue:
 
 def _by_name(workflows: Iterable[Workflow]) -> Workflows:
     return MappingProxyType({workflow.tool_name: workflow for workflow in workflows})
-
-
-def _is_in(toolsets: Iterable[ExposedToolset], workflow: Workflow) -> bool:
-    return any(entry.chooses(workflow) for entry in toolsets)
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
@@ -269,7 +268,6 @@ class Placement:
         return f"it would {' and '.join(phrases)}" if phrases else ""
 
 
-@collection_paused()
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
     """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
     workflow is a new object if and only if its row or its source's has changed."""
@@ -437,9 +435,13 @@ def count_switched(keys: Collection[int], *, enabled: bool) -> int:
     """Of these workflows, those that agents would newly see if all were enabled, or no longer see if none
     were."""
     chain, chosen = enabled_filters(), frozenset(keys)
-    switched = (one for one in _light_workflows() if one.pk in chosen and one.enabled != enabled)
     return sum(
-        one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in switched
+        one.pk in chosen
+        and one.enabled != enabled
+        and one.source.enabled
+        and one.missing_since is None
+        and chain.lets_through(one)
+        for one in _light_workflows()
     )
 
 
@@ -451,35 +453,18 @@ class FilterPreview:
     hidden: list[str] = field(default_factory=list)
 
 
-def preview_filters(*chains: Iterable[WorkflowFilter]) -> list[FilterPreview]:
-    compiled = [FilterChain(rules) for rules in chains]
-    previews = [FilterPreview() for _ in compiled]
-    ready = [
+def _ready_workflows() -> list[Workflow]:
+    ready = (
         one for one in _light_workflows() if one.missing_since is None and one.enabled and one.source.enabled
-    ]
-    for workflow in sorted(ready, key=attrgetter("tool_name")):
-        for chain, preview in zip(compiled, previews, strict=True):
-            (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
-    return previews
+    )
+    return sorted(ready, key=attrgetter("tool_name"))
 
 
-def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
-    """What is shown or hidden only because of this filter, or would be if it were enabled."""
-    rules = list(WorkflowFilter.objects.all())
-    others = [other for other in rules if other.pk != rule.pk]
-    for other in rules:
-        other.enabled = other.enabled or other.pk == rule.pk
-    return effect_of_replacing(others, rules)
-
-
-def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
-    """Names of the matching tools: enabled workflows of enabled sources, and the others."""
-    chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
-    for workflow in _light_workflows():
-        if workflow.missing_since is None and chain.deciding_filter(workflow):
-            is_ready = workflow.enabled and workflow.source.enabled
-            (enabled if is_ready else others).append(workflow.tool_name)
-    return sorted(enabled), sorted(others)
+def preview_filters(rules: Iterable[WorkflowFilter]) -> FilterPreview:
+    chain, preview = FilterChain(rules), FilterPreview()
+    for workflow in _ready_workflows():
+        (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
+    return preview
 
 
 def effect_of_replacing(
@@ -487,10 +472,21 @@ def effect_of_replacing(
 ) -> FilterPreview:
     """What agents would newly see and no longer see with these filters instead of the stored ones."""
     in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
-    now, then = preview_filters(stored, in_order)
-    return FilterPreview(
-        shown=sorted(set(then.shown) - set(now.shown)), hidden=sorted(set(then.hidden) - set(now.hidden))
-    )
+    now, then, effect = FilterChain(stored), FilterChain(in_order), FilterPreview()
+    for workflow in _ready_workflows():
+        if (is_shown := then.lets_through(workflow)) != now.lets_through(workflow):
+            (effect.shown if is_shown else effect.hidden).append(workflow.tool_name)
+    return effect
+
+
+def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
+    """Names of the matching tools: enabled workflows of enabled sources, and the others."""
+    (_, matches), enabled, others = _compiled(rule), list[str](), list[str]()
+    for workflow in _light_workflows():
+        if workflow.missing_since is None and matches(workflow):
+            is_ready = workflow.enabled and workflow.source.enabled
+            (enabled if is_ready else others).append(workflow.tool_name)
+    return sorted(enabled), sorted(others)
 
 
 class CatalogueCache:

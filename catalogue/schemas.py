@@ -80,14 +80,8 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is not an object but {type(raw).__name__}.")
-    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
-
-
-@lru_cache(maxsize=500)
-def _checked_input(text: str) -> CheckedSchema:
-    """Cached, because many operations of an API take the same arguments."""
     try:
-        schema, left_out = _usable(text, mends=True)
+        schema, left_out = _usable(_text_of(raw if "type" in raw else raw | {"type": "object"}), mends=True)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
     if schema["type"] != "object":
@@ -101,6 +95,7 @@ def _checked_input(text: str) -> CheckedSchema:
     return CheckedSchema(schema, left_out=printable(f"Left out of the input schema: {named}{more}"))
 
 
+@lru_cache(maxsize=1_000)  # Many operations of an API have the same schemas
 def _usable(text: str, *, mends: bool) -> tuple[dict[str, Any], list[str]]:
     """A schema without the parts that cannot be used, and their names: only patterns unless it `mends`.
     Raises UnsafeSchema and BrokenSchema."""
@@ -171,20 +166,14 @@ def _faults(metaschema: jsonschema_rs.Validator, schema: dict[str, Any]) -> set[
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
-    """The schema that results can promise to follow; None if there is none or it cannot be used."""
+    """The schema that results can promise to follow; None if there is none or it cannot be used. It is not
+    mended: a server that writes a wrong schema may not keep to it either."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
     try:
-        return _usable_output(_text_of(raw))
+        return _usable(_text_of(raw), mends=False)[0]
     except (UnsafeSchema, BrokenSchema):
         return None
-
-
-@lru_cache(maxsize=500)
-def _usable_output(text: str) -> dict[str, Any]:
-    """Cached, because many operations of an API have the same output. Not mended: a server that writes a
-    wrong schema may not keep to it either."""
-    return _usable(text, mends=False)[0]
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
