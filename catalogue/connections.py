@@ -424,18 +424,13 @@ def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple
         yield field, f"{'.'.join(inside)}: {message}" if inside else message
 
 
-@cache
-def _files_of(config: type[BaseModel]) -> list[str]:
-    return [setting.name for setting in _read_settings(config).values() if setting.hints.file]
-
-
 def _share(source: Source) -> _Shared:
     loop_connectors = _connectors.setdefault(asyncio.get_running_loop(), {})
     known, fingerprint = loop_connectors.get(source.pk), source.settings_fingerprint
     if references := references_in(source.encrypted_credentials):
         # A changed file takes effect with the next call.
         fingerprint += state_of(references)
-    files = _files_of(connector_class(source.kind).Config)
+    files = (setting.name for setting in settings_of(source.kind).values() if setting.hints.file)
     if paths := [source.config[name] for name in files if source.config.get(name)]:
         fingerprint += repr(list(map(state_of_file, paths)))
     if known is not None and known.fingerprint == fingerprint:

@@ -286,41 +286,40 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     for workflow in shown.values():
         # On the workflows themselves, so that a call finds out without a query or a search.
         workflow.approving_toolsets = tuple(one.toolset for one in approving if one.chooses(workflow))
-    features = _read_features(runnable.values())
-    sources = {row.source for row in runnable.values()} | {feature.source for feature in features}
+    sources = {row.source_id: row.source for row in runnable.values()}
+    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
+    sources |= Source.objects.in_bulk({feature.source_id for feature in features} - sources.keys())
+    # A source may have been deleted since the rows were read.
+    features = [feature for feature in features if feature.source_id in sources]
+    for feature in features:
+        feature.source = sources[feature.source_id]
     reserved = {one.toolset.slug: one for one in toolsets if one.toolset.reserved_for}
     return ExposedCatalogue(
         revision,
         shown,
         MappingProxyType({one.toolset.slug: one for one in toolsets if one.toolset.enabled}),
         runnable,
-        features,
+        sorted(features, key=attrgetter("served_as")),
         Reservations(
-            sources={source.pk: source.admitted for source in sources if source.reserved_for},
+            sources={key: source.admitted for key, source in sources.items() if source.reserved_for},
             toolsets={slug: one.toolset.admitted for slug, one in reserved.items()},
         ),
         reserved,
     )
 
 
-def _read_features(runnable: Iterable[Workflow]) -> list[ServerFeature]:
-    """Their sources are the same objects as those of workflows, where these have any."""
-    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
-    sources = {row.source_id: row.source for row in runnable}
-    if others := {feature.source_id for feature in features} - sources.keys():
-        sources |= Source.objects.in_bulk(others)
-    # A source may have been deleted since the rows were read.
-    features = [feature for feature in features if feature.source_id in sources]
-    for feature in features:
-        feature.source = sources[feature.source_id]
-    return sorted(features, key=attrgetter("served_as"))
-
-
 MAX_KEYS = 500  # Of rows to read; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
-    sources = _sources_of_now({row.source_id: row.source for row in known.values()})
+    sources = Source.objects.in_bulk()
+    for key, source in {row.source_id: row.source for row in known.values()}.items():
+        present = sources.get(key)
+        if present is not None and present.settings_values() == source.settings_values():
+            # The known object stays, with what was observed of it since.
+            for name in OBSERVED:
+                setattr(source, name, getattr(present, name))
+            sources[key] = source
     rows = Workflow.objects.runnable().order_by()
     versions = dict(rows.values_list("pk", "row_version")) if known else {}
     current = {
@@ -335,22 +334,10 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
         rows = rows.filter(pk__in=changed)
     for row in rows:
         # A source may have been added or deleted since the sources were read.
-        if (source := sources.get(row.source_id)) is not None:
-            row.source = source
+        if row.source_id in sources:
+            row.source = sources[row.source_id]
             current[row.pk] = row
     return current
-
-
-def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
-    """The known objects where no setting has changed, with what was observed of them since."""
-    sources = Source.objects.in_bulk()
-    for key, source in known.items():
-        present = sources.get(key)
-        if present is not None and present.settings_values() == source.settings_values():
-            for name in OBSERVED:
-                setattr(source, name, getattr(present, name))
-            sources[key] = source
-    return sources
 
 
 def choose(
@@ -374,17 +361,12 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
     return ExposedToolset(toolset, catalogue.workflows, picked).workflows
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    toolset: Toolset
-    picked: bool  # By hand; otherwise by a rule
-
-
-def memberships_of(workflow: Workflow) -> list[Membership]:
-    """The toolsets that show the workflow while it is exposed, in three queries."""
+def memberships_of(workflow: Workflow) -> list[tuple[Toolset, bool]]:
+    """The toolsets that show the workflow while it is exposed, and whether it is picked by hand; in three
+    queries."""
     picking = set(workflow.toolsets.values_list("pk", flat=True))
     return [
-        Membership(toolset, toolset.pk in picking)
+        (toolset, toolset.pk in picking)
         for toolset in Toolset.objects.prefetch_related("rules")
         if toolset.pk in picking or _chooser(list(toolset.rules.all()), ())(workflow)
     ]

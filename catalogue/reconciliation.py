@@ -22,15 +22,15 @@ from catalogue.database import in_batches
 from catalogue.drift import Difference, describe_differences, find_differences, is_harmless, warning_of
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
-from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, DISGUISES, SEPARATORS, counted, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import Interaction, RejectedDefinition, WorkflowDefinition
 
 RECORDED_OBJECTS = 1000
+MAX_INTERACTIONS = 50  # Queries, and as many signals, kept per workflow
 BATCH = 500
 NO_DESCRIPTION = "It has no description. Agents choose by descriptions, so a curator must write one."
 
@@ -123,6 +123,29 @@ def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Li
         }
         listing.layers[item.id] = layer | {"content_hash": hash_layer(layer)}
     return listing
+
+
+def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others. A broken
+    schema is replaced by one that takes any object, as for workflows; an interaction with a dangerous schema
+    is dropped."""
+    kept: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    for interaction in declared:
+        if interaction.name in kept or len(kept) == MAX_INTERACTIONS:
+            is_twice = interaction.name in kept
+            why = "it is declared twice" if is_twice else f"there are more than {MAX_INTERACTIONS}"
+            problems.append(f"{interaction.name} is left out: {why}.")
+            continue
+        try:
+            checked = check_input_schema(interaction.input_schema)
+        except UnsafeSchema as error:
+            problems.append(f"{interaction.name} is left out: {error}")
+            continue
+        if checked.remark:
+            problems.append(f"{interaction.name}: {checked.remark}")
+        kept[interaction.name] = interaction.model_dump() | {"inputSchema": checked.schema}
+    return list(kept.values()), problems
 
 
 def reconcile(

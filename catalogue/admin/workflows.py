@@ -689,11 +689,11 @@ def _toolset_links(workflow: Workflow) -> SafeString:
         "{} ({}{})",
         (
             (
-                html.link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
-                "picked by hand" if membership.picked else "by its rules",
-                "" if membership.toolset.enabled else ", disabled",
+                html.link(toolset, "catalogue_toolset_change", toolset.pk),
+                "picked by hand" if is_picked else "by its rules",
+                "" if toolset.enabled else ", disabled",
             )
-            for membership in memberships_of(workflow)
+            for toolset, is_picked in memberships_of(workflow)
         ),
     )
 

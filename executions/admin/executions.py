@@ -46,7 +46,7 @@ from catalogue.admin.rendering import (
 from catalogue.admin.sources import SourceAdmin
 from catalogue.admin.tables import TableMixin
 from catalogue.database import run_without_connection
-from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from catalogue.descriptions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Source
 from catalogue.served_schemas import summarise_inputs
