@@ -309,24 +309,17 @@ def _compare_properties(
             harmless = not side.is_output and was >= is_now
             yield _differs(side, "gone", f"{side.named(inner)} is gone", before[name], harmless=harmless)
         elif name in after and name not in before:
-            yield _new_property(inner, after[name], side, required=is_now)
+            necessity = "" if side.is_output else "required " if is_now else "optional "
+            aspect = "required" if is_now and not side.is_output else "added"
+            yield _differs(side, aspect, f"new {necessity}{side.named(inner)}", new=after[name])
         else:
             if was != is_now:
-                yield _other_necessity(inner, side, required=is_now)
+                verb = "promised" if side.is_output else "required"
+                message = f"{side.named(inner)} is {f'{verb} now' if is_now else f'no longer {verb}'}"
+                before_and_after = ("optional", "required") if is_now else ("required", "optional")
+                harmless = is_now == side.is_output
+                yield _differs(side, "required", message, *before_and_after, harmless=harmless)
             yield from _compare_schemas(before.get(name, {}), after.get(name, {}), inner, side)
-
-
-def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
-    kind = "" if side.is_output else "required " if required else "optional "
-    aspect = "required" if required and not side.is_output else "added"
-    return _differs(side, aspect, f"new {kind}{side.named(path)}", new=schema)
-
-
-def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
-    verb = "promised" if side.is_output else "required"
-    message = f"{side.named(path)} is {f'{verb} now' if required else f'no longer {verb}'}"
-    old, new = ("optional", "required") if required else ("required", "optional")
-    return _differs(side, "required", message, old, new, harmless=required == side.is_output)
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:

@@ -221,19 +221,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadArguments:
-    arguments: dict[str, Any]
-    unreadable: list[Unreadable]
-
-
-@dataclass(frozen=True, slots=True)
 class PortableSchema:
     schema: Schema
     plan: Plan
 
-    def read(self, arguments: dict[str, Any]) -> ReadArguments:
+    def read(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Unreadable]]:
+        """The arguments by the engine's names, and what cannot be read."""
         wrong: list[Unreadable] = []
-        return ReadArguments(self.plan.read(arguments, (), wrong), wrong)
+        return self.plan.read(arguments, (), wrong), wrong
 
 
 def make_portable(schema: Schema) -> PortableSchema:
@@ -383,7 +378,12 @@ class _Writer:
             return _with_words({"type": "array", "items": items}, node), Plan(items=plan)
         if kind == "null":
             return {"type": "null"}, Plan()
-        return _with_words({"type": kind, **_choices(node, kind)}, node), Plan(is_text=kind == "string")
+        written: Schema = {"type": kind}
+        values = _values(node, kind)
+        # Gemini takes only texts, and not the empty one.
+        if kind == "string" and values and len(values) <= MOST_CHOICES and "" not in values:
+            written["enum"] = values
+        return _with_words(written, node), Plan(is_text=kind == "string")
 
     def _as_json(self, node: Schema, kind: str | None) -> tuple[Schema, Plan]:
         what = {"object": "An object", "array": "A list"}.get(kind or "", "Any value")
@@ -498,14 +498,6 @@ def _items_of(node: Schema) -> Schema:
     if isinstance(items, dict):
         parts.append(items)
     return parts[0] if len(parts) == 1 else {"anyOf": parts} if parts else {}
-
-
-def _choices(node: Schema, kind: str) -> Schema:
-    values = _values(node, kind)
-    # Gemini takes only texts, and not the empty one.
-    if kind != "string" or not values or len(values) > MOST_CHOICES or "" in values:
-        return {}
-    return {"enum": values}
 
 
 def _values(node: Schema, kind: str) -> list[Any]:

@@ -245,7 +245,9 @@ class _Reduction:
         copy = self._own_keywords(part)
         resource = part.node if self.places.starts_resource(part.node) else part.resource
         inner: list[_Part] = []
-        for keyword, key, node in [*parts_of(part.node), *_reference_of(part.node)]:
+        own = part.node
+        references = [("$ref", 0, {"$ref": own["$ref"]})] if "$ref" in own else []
+        for keyword, key, node in [*parts_of(own), *references]:
             if self.closes and keyword in CONDITIONS | STRICTER:
                 continue
             # Several may fit once they are closed; a reference beside other keywords is one of `allOf`.
@@ -328,7 +330,3 @@ class _Reduction:
             if any(part.node is one for one in seen):
                 part.node = {}
             seen.append(node)
-
-
-def _reference_of(node: Schema) -> list[tuple[str, int, Schema]]:
-    return [("$ref", 0, {"$ref": node["$ref"]})] if "$ref" in node else []

@@ -214,16 +214,14 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
     """All errors in the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
-        found = _compiled(write_json(schema)).check(arguments)
+        errors, are_all = _compiled(write_json(schema)).check(arguments)
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
         halves = list(find_halves(arguments)) or [("", f"contains {NO_CHARACTER}")]
         return [ArgumentProblem(place, fault) for place, fault in halves[:MAX_PROBLEMS]]
-    if not found.errors and found.are_all:
-        return []
-    problems = [problem for error in found.errors for problem in _argument_problems(error)]
-    if not found.are_all:
+    problems = [problem for error in errors for problem in _argument_problems(error)]
+    if not are_all:
         problems.append(
             ArgumentProblem("", "does not fit the schema, and is too large to report every reason")
         )
@@ -235,19 +233,13 @@ class TooDeep(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Errors:
-    errors: list[jsonschema_rs.ValidationError]
-    are_all: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class _Compiled:
     validator: jsonschema_rs.Validator
     text: str  # The schema's JSON
 
-    def check(self, arguments: Any) -> _Errors:
-        """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
-        it returns the first, so their number is estimated beforehand."""
+    def check(self, arguments: Any) -> tuple[list[jsonschema_rs.ValidationError], bool]:
+        """The errors, and whether they are all. Raises TooDeep, and UnicodeEncodeError for lone surrogates.
+        The library collects all errors before it returns the first, so their number is estimated first."""
         if _depth_of(arguments) > MAX_ARGUMENT_DEPTH:
             raise TooDeep
         Searches.begin()
@@ -257,16 +249,16 @@ class _Compiled:
             except ValueError:
                 # A half character raises, in a text that no rule of the schema has the validator read.
                 json.dumps(arguments, ensure_ascii=False).encode()
-            return _Errors([])
+            return [], True
         schema = json.loads(self.text)
         if count_visits(schema, arguments, most=AFFORDABLE) <= AFFORDABLE:
-            return _Errors(list(self.validator.iter_errors(arguments)))
+            return list(self.validator.iter_errors(arguments)), True
         try:
             if measure_demand(schema).recursive < 2:
                 self.validator.validate(arguments)
         except jsonschema_rs.ValidationError as error:
-            return _Errors([error], are_all=False)
-        return _Errors([], are_all=False)
+            return [error], False
+        return [], False
 
 
 class _Meant:
@@ -281,7 +273,7 @@ class _Meant:
 
     def read(self) -> dict[str, Any]:
         for _ in range(MAX_ROUNDS):
-            errors = self._compiled.check(self._arguments).errors
+            errors, _ = self._compiled.check(self._arguments)
             if not (self._put_back(errors) or self._change(errors)):
                 break
         return self._arguments

@@ -73,9 +73,19 @@ def is_reference(value: str) -> bool:
 def resolve(value: str) -> str:
     """The secret that a reference names, read anew each time; other values are returned as they are. Raises
     SecretUnavailable."""
-    if value.startswith(VARIABLE):
-        return _read_variable(value.removeprefix(VARIABLE).strip())
-    return _read_file(value.removeprefix(FILE).strip()) if value.startswith(FILE) else value
+    if value.startswith(FILE):
+        return _read_file(value.removeprefix(FILE).strip())
+    if not value.startswith(VARIABLE):
+        return value
+    name = value.removeprefix(VARIABLE).strip()
+    if not name.startswith(VARIABLES) or name == VARIABLES:
+        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referenced.")
+    secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
+    if not secret:
+        raise SecretUnavailable(
+            f"the environment variable {name} is not set. Set it for all processes and restart them."
+        )
+    return secret
 
 
 def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,17 +97,6 @@ def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
         except SecretUnavailable as error:
             raise SecretUnavailable(f"{name}: {error}") from None
     return resolved
-
-
-def _read_variable(name: str) -> str:
-    if not name.startswith(VARIABLES) or name == VARIABLES:
-        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referenced.")
-    secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
-    if not secret:
-        raise SecretUnavailable(
-            f"the environment variable {name} is not set. Set it for all processes and restart them."
-        )
-    return secret
 
 
 def _read_file(name: str) -> str:

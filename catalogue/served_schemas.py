@@ -109,7 +109,7 @@ FALSE: dict[str, Any] = {"not": {}}
 SINGLE = ("items", "contains", "not", "if", "then", "else", "propertyNames", "additionalItems")
 """Keywords with one schema. `additionalProperties: false` stays, since clients know it."""
 SEVERAL = ("items", "prefixItems", "allOf", "anyOf", "oneOf")  # `items` has a list in older dialects
-CHANGED = frozenset({*SINGLE, *SEVERAL, *NAMED, "pattern"})
+CHANGED = frozenset({*SINGLE, *SEVERAL, *NAMED})
 
 
 def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,12 @@ def spell_out(served: dict[str, Any]) -> dict[str, Any]:
         # Most have a type and a description, and nothing to change.
         if not node.keys().isdisjoint(CHANGED):
             _spell_out(node)
-            _say_pattern(node)
+        # pydantic, and so most clients in Python, refuses such a pattern.
+        if isinstance(pattern := node.get("pattern"), str) and not is_linear(pattern):
+            del node["pattern"]
+            said = node.get("description")
+            addition = f"Must match the regular expression {pattern}"
+            node["description"] = f"{said} {addition}" if isinstance(said, str) and said else addition
     return served
 
 
@@ -140,15 +145,6 @@ def _spell_out(node: dict[str, Any]) -> None:
     for keyword in NAMED:
         if isinstance(parts := node.get(keyword), dict):
             node[keyword] = {name: _spelled_out(part) for name, part in parts.items()}
-
-
-def _say_pattern(node: dict[str, Any]) -> None:
-    """pydantic, and so most clients in Python, refuses such a pattern."""
-    if isinstance(pattern := node.get("pattern"), str) and not is_linear(pattern):
-        del node["pattern"]
-        said = node.get("description")
-        addition = f"Must match the regular expression {pattern}"
-        node["description"] = f"{said} {addition}" if isinstance(said, str) and said else addition
 
 
 def _spelled_out(schema: Any) -> Any:

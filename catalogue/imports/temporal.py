@@ -69,7 +69,7 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
         declared = _read(request, known)
         config = _config(request, known, declared)
         credentials = _credentials(request, known, declared, config)
-        _check(Source(name=request.source, kind=KIND, config=config), credentials)
+        _check(request.source, config, credentials)
         listing = read_listing(read_declared(TemporalConfig.model_validate(config | credentials)).workflows)
         if listing.skipped:
             raise ImportRefused([f"{skipped['name']}: {skipped['reason']}." for skipped in listing.skipped])
@@ -186,7 +186,8 @@ def _credentials(
     return stored | given
 
 
-def _check(candidate: Source, credentials: dict[str, str]) -> None:
+def _check(name: str, config: dict[str, Any], credentials: dict[str, str]) -> None:
+    candidate = Source(name=name, kind=KIND, config=config)
     candidate.credentials = credentials
     try:
         candidate.clean_fields(exclude=["encrypted_credentials"])

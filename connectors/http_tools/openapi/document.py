@@ -143,7 +143,13 @@ def read_text(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
-        return _read_json(content)
+        # An upper bound: every value but the first follows one of these.
+        if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
+            raise UnusableDocument(TOO_MANY)
+        try:
+            return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
+        except UnreadableJSON as error:
+            raise UnusableDocument(str(error)) from None
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
             f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
@@ -155,16 +161,6 @@ def read_text(content: bytes) -> Any:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
-
-
-def _read_json(content: bytes) -> Any:
-    # An upper bound: every value but the first follows one of these.
-    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
-        raise UnusableDocument(TOO_MANY)
-    try:
-        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
-    except UnreadableJSON as error:
-        raise UnusableDocument(str(error)) from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -339,7 +335,14 @@ def base_url_of(document: Document, given: str) -> str:
     """The given base URL, else the document's first server. Raises UnusableDocument."""
     if given:
         return _normalised(given)
-    _check_types_of_servers(document.value)
+    for key, example in SERVERS.items():
+        present, kind = document.value.get(key), type(example)
+        if ("swagger" in document.value) == (kind is str) and not isinstance(present, kind | None):
+            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
+            raise UnusableDocument(
+                f"The document's {key} is of the type {JSON_TYPES.get(type(present), 'object')}, but must be "
+                f"{shape}. Correct it, or: {SPECIFY}"
+            )
     servers = list(_urls(document.value.get("servers")))
     url = servers[0] if servers else "/"
     if url.startswith(("http://", "https://")):
@@ -348,18 +351,6 @@ def base_url_of(document: Document, given: str) -> str:
     if not servers and document.value.get("servers"):
         fault = "has servers, but none of them is an object whose url is a string"
     raise UnusableDocument(f"The document {fault}. {SPECIFY}")
-
-
-def _check_types_of_servers(value: dict[str, Any]) -> None:
-    """Raises UnusableDocument for an address that is there and has the wrong type."""
-    for key, example in SERVERS.items():
-        given, kind = value.get(key), type(example)
-        if ("swagger" in value) == (kind is str) and not isinstance(given, kind | None):
-            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
-            raise UnusableDocument(
-                f"The document's {key} is of the type {JSON_TYPES.get(type(given), 'object')}, but must be "
-                f"{shape}. Correct it, or: {SPECIFY}"
-            )
 
 
 def note_on_servers(document: Document, base_url: str) -> str:
