@@ -44,8 +44,8 @@ from telemetry import metrics
 from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 8.0
-FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
-FEWEST_SECONDS_WHILE_FAILING = 15.0
+MIN_SECONDS = 5.0  # Minimum between two listings after notifications
+MIN_SECONDS_WHILE_FAILING = 15.0
 PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles
 LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits the source
 UNUSED_SECONDS = 900.0  # After which a connector that does not listen is closed; its source may be gone
@@ -246,9 +246,9 @@ def make_due_after_change(source_id: int) -> bool:
         return False
     now = due = timezone.now()
     if source.failures:
-        due = now + timedelta(seconds=FEWEST_SECONDS_WHILE_FAILING)
+        due = now + timedelta(seconds=MIN_SECONDS_WHILE_FAILING)
     elif source.last_refreshed_at is not None:
-        due = max(now, source.last_refreshed_at + timedelta(seconds=FEWEST_SECONDS))
+        due = max(now, source.last_refreshed_at + timedelta(seconds=MIN_SECONDS))
     later = Q(next_refresh_at=None) | Q(next_refresh_at__gt=due) | Q(refresh_lease_expires_at__gte=now)
     if Source.objects.filter(later, pk=source_id).update(next_refresh_at=due):
         logger.bind(source=source.name).info("The engine reports that its listing changed; listing it again")

@@ -86,7 +86,7 @@ def require_database() -> None:
         probe.close()
 
 
-def lend_connection() -> None:
+def release_connection() -> None:
     """Return this thread's connection to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:
         close_old_connections()
@@ -107,7 +107,7 @@ place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", de
 def without_connection() -> Iterator[None]:
     """For a long wait: other requests get this thread's connection and the request's place. In a transaction
     the thread keeps both."""
-    lend_connection()
+    release_connection()
     held = None if connection.in_atomic_block else place.get()
     if held is not None:
         held.give_back()
@@ -141,7 +141,7 @@ class SharedReading:
             if connection.in_atomic_block:
                 yield
                 return
-            lend_connection()
+            release_connection()
             if not self._turn.acquire(timeout=SHARED_READING_SECONDS):
                 raise OperationalError(f"another thread has been reading for {SHARED_READING_SECONDS:.0f} s")
         try:

@@ -48,7 +48,7 @@ def _reason(source: Source) -> str:
     return f"The last listing failed ({source.health_error})."
 
 
-class _Remembered:
+class OutageCache:
     def __init__(self) -> None:
         self._outages: Outages = ()
         self._asked_at: float | None = None
@@ -76,10 +76,10 @@ class _Remembered:
         self._asked_at = None
 
 
-_remembered = _Remembered()
-fresh_outages = _remembered.fresh
-current_outages = _remembered.current
-forget_outages = _remembered.forget
+_outages = OutageCache()
+fresh_outages = _outages.fresh
+current_outages = _outages.current
+forget_outages = _outages.forget
 
 
 class Mode(StrEnum):

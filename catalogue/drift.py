@@ -16,7 +16,7 @@ from connectors.formats.json import as_object
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
-MOST_NAMED = 5
+MAX_NAMED = 5
 SIDES = {"input_schema": "argument", "output_schema": "result"}
 ASPECTS = ("added", "required", "gone", "text", "values", "default", "bounds", "schema")
 
@@ -65,7 +65,7 @@ def kinds_held(differences: list[Difference]) -> list[str]:
 def describe_differences(differences: list[Difference]) -> str:
     """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
-    shown = [difference.text for difference in ordered[:MOST_NAMED]]
+    shown = [difference.text for difference in ordered[:MAX_NAMED]]
     more = len(ordered) - len(shown)
     return ", ".join([*shown, f"{more} more"] if more else shown)
 
@@ -90,7 +90,7 @@ WITHOUT_WORDS = {  # By key, the values that tell agents nothing
         r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|build|dev|rc)(?:\.?[0-9]+)?)){0,4}"
     ),
 }
-LONGEST_NUMBER = 2**64  # A longer one can spell a text
+MAX_NUMBER = 2**64  # A longer one can spell a text
 Place = tuple[str, ...]  # The keys that lead to a text
 
 
@@ -108,7 +108,7 @@ def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             text = WHITE_SPACE.sub(" ", value).strip() if place[-1] in PROSE else value
             if text and not (place[-1] in WITHOUT_WORDS and WITHOUT_WORDS[place[-1]].fullmatch(text)):
                 yield place, text
-        case int() if abs(value) > LONGEST_NUMBER:
+        case int() if abs(value) > MAX_NUMBER:
             yield place, hex(value)
         case list():
             for item in value:
@@ -224,7 +224,7 @@ def _with_warning(difference: Difference) -> Difference:
         return difference
     before = find_suspicious(difference.old)
     found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
-    return replace(difference, warning=", ".join(found[:MOST_NAMED]))
+    return replace(difference, warning=", ".join(found[:MAX_NAMED]))
 
 
 # JSON Schema
@@ -431,7 +431,7 @@ def _types(value: Any) -> set[str]:
 
 
 def _quoted(values: list[Any]) -> str:
-    return listed([f"`{value}`" for value in values], MOST_NAMED)
+    return listed([f"`{value}`" for value in values], MAX_NAMED)
 
 
 def _names(value: Any) -> set[str]:
@@ -459,7 +459,7 @@ PATTERNS = tuple(
         r"[A-Za-z0-9+/]{100,}={0,2}",
     )
 )
-LONGEST_EXCERPT = 80
+MAX_EXCERPT = 80
 UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})  # Zero width, direction, tags, private use
 
 
@@ -480,7 +480,7 @@ def _excerpts_of(text: str) -> tuple[str, ...]:
     for pattern in PATTERNS:
         for match in pattern.finditer(readable):
             line = " ".join(match[0].split())
-            shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+            shown = line if len(line) <= MAX_EXCERPT else f"{line[:MAX_EXCERPT]}..."
             found.append(f"\u201c{shown}\u201d")
     return tuple(found)
 
@@ -497,7 +497,7 @@ def warning_of(layer: Layer) -> str:
     texts = dict.fromkeys(texts_in([layer.get(name) for name in READ_BY_AGENTS]))
     addresses = {f"\u201c{text}\u201d" for text in texts if text.startswith(("http://", "https://"))}
     found = [excerpt for excerpt in find_suspicious(list(texts)) if excerpt not in addresses]
-    return ", ".join(found[:MOST_NAMED])
+    return ", ".join(found[:MAX_NAMED])
 
 
 def show_unseen(text: str) -> str:

@@ -21,7 +21,7 @@ Key = tuple[str, str]  # Kind and the server's name or address
 CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
 UNREVIEWED = ("icons", "size")  # No text that agents read, and a size changes often
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
-MOST_GONE = 1_000  # Of a source
+MAX_GONE = 1_000  # Of a source
 KEPT = "The last listed ones are kept."
 
 
@@ -106,7 +106,7 @@ def _forget(missing: Iterable[ServerFeature]) -> None:
     each time."""
     latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
     decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
-    kept = {one.pk for one in decided[:MOST_GONE]}
+    kept = {one.pk for one in decided[:MAX_GONE]}
     keys = [one.pk for one in latest if one.pk not in kept]
     for batch in in_batches(keys, BATCH):
         # Clients do not see them, so the revision stays.

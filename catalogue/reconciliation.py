@@ -514,7 +514,7 @@ def _judge(
             row = _row(workflow, upstream, changed_at=workflow.changed_at)
             offered = upstream | {"resembles": looks.find(row)}
             accepted[workflow.pk].source = source
-            differences = judge_offer(accepted[workflow.pk], offered, placement)
+            differences = classify_change(accepted[workflow.pk], offered, placement)
             if policy == Source.ChangePolicy.CAREFUL and is_harmless(differences):
                 _follow(workflow, upstream, None, changes)
                 changes.settled.append(workflow.pk)
@@ -530,7 +530,7 @@ CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and too
 CURATED = ("tags_override", "argument_overrides", "approval_rules")  # A curator's fields that decide as well
 
 
-def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
+def classify_change(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
     """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
     are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
@@ -558,7 +558,7 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     ]
 
 
-def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
+def accept_upstream_versions(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
     """Accept the layers, in queries per batch; curators' decisions stay."""
     now = timezone.now()
     Workflow.objects.bulk_create(
@@ -588,7 +588,7 @@ def apply_policy_to_held(source: Source) -> int:
     for batch in in_batches(keys, BATCH):
         reviews = held.select_related("workflow__source").filter(pk__in=batch)
         followed = [review for review in reviews if _is_followed(review, source, placement)]
-        serve_layers((review.workflow, review.offered or {}) for review in followed)
+        accept_upstream_versions((review.workflow, review.offered or {}) for review in followed)
         Review.objects.filter(pk__in=[review.pk for review in followed]).delete()
         served += len(followed)
     if served:
@@ -602,7 +602,7 @@ def _is_followed(review: Review, source: Source, placement: Placement) -> bool:
         # The next listing decides whether to hide an imitation.
         return not offered["resembles"] or offered["resembles"] == workflow.resembles
     if source.change_policy == Source.ChangePolicy.CAREFUL:
-        return not workflow.enabled or is_harmless(judge_offer(workflow, offered, placement))
+        return not workflow.enabled or is_harmless(classify_change(workflow, offered, placement))
     return False
 
 
@@ -672,7 +672,7 @@ class Change(StrEnum):
     KEPT = "kept"  # Declared earlier, and not mentioned this time
 
 
-def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
+def plan_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
     """By the engine's ids: listed workflows in order, followed by those missing from a whole listing."""
     rows = source.workflows.values_list("upstream_id", "content_hash", "missing_since") if source else ()
     known = {upstream_id: (content_hash, missing) for upstream_id, content_hash, missing in rows}

@@ -29,8 +29,8 @@ from connectors.formats.json import as_object, write_json
 from connectors.formats.json_schema import child_of, pointer_of, references_within, steps_of
 
 SPARE = 200
-LONGEST_KEYWORD = 2_000  # Characters of an enumeration, a condition and the like, where parts are closed
-LONGEST_NAME = 60
+MAX_KEYWORD = 2_000  # Characters of an enumeration, a condition and the like, where parts are closed
+MAX_NAME = 60
 SHOWN_NAMES = 300
 TEXTS = frozenset({"title", "description", "examples", "example", "$comment"})
 BESIDE = TEXTS | {"$ref", "default", "deprecated", "readOnly", "writeOnly"}  # A reference stands alone
@@ -209,7 +209,7 @@ class _Reduction:
         if part.reference:
             return
         last = next((step for step in reversed(part.pointer.split("/")) if not step.isdigit()), "")
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last)[:LONGEST_NAME] or "part"
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last)[:MAX_NAME] or "part"
         names = (f"{plain}_{number}" if number > 1 else plain for number in count(1))
         name = next(name for name in names if name not in self.definitions)
         part.reference = f"#/$defs/{name}"
@@ -265,7 +265,7 @@ class _Reduction:
         size, new = len(write_json(copy)), set[tuple[int, str]]()
         for one in inner:
             is_known = not one.is_open and (one.place in self._seen or one.place in new)
-            size += min(LONGEST_NAME, one.size) if is_known else one.size
+            size += min(MAX_NAME, one.size) if is_known else one.size
             new.add(one.place)
         return copy, inner, size
 
@@ -281,7 +281,7 @@ class _Reduction:
             elif keyword in CONDITIONS or keyword not in ELSEWHERE | STRICTER:
                 # If what a condition refers to is closed, it refuses more.
                 text = write_json(value)
-                longest = LONGEST_KEYWORD if part.depth else MAX_SERVED // 2
+                longest = MAX_KEYWORD if part.depth else MAX_SERVED // 2
                 if len(text) <= longest and not (keyword in CONDITIONS and "$" in text):
                     kept[keyword] = value
         return kept

@@ -21,7 +21,14 @@ from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import counted, listed
-from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
+from catalogue.reconciliation import (
+    BATCH,
+    LAYER_FIELDS,
+    accept_upstream_versions,
+    classify_change,
+    hash_layer,
+    layer_of,
+)
 
 NAMED = 10
 REVIEW = "review"  # In entries of the history: the states of the review before and after
@@ -75,7 +82,7 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
     if review.offered is None:
         return []
     offered = layer_of(Workflow()) | review.offered
-    return judge_offer(review.workflow, offered, placement or Placement())
+    return classify_change(review.workflow, offered, placement or Placement())
 
 
 def warning_of_review(review: Review, differences: Collection[Difference]) -> str:
@@ -188,7 +195,7 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
         note_layer(workflow, layer)
     for review in (*whole, *new):
         note_state(review, None)
-    serve_layers(layers)
+    accept_upstream_versions(layers)
     Workflow.objects.filter(pk__in=[review.pk for review in new]).update(enabled=True)
     Review.objects.filter(pk__in=[review.pk for review in [*whole, *new]]).delete()
     if reviews:
@@ -280,7 +287,7 @@ def take_back(workflow: Workflow, wanted: Mapping[str, Any]) -> None:
         is_settled = review.offer_hash == layer["content_hash"]
         follows = workflow.source.change_policy == Source.ChangePolicy.FOLLOW
         note_layer(workflow, layer)
-        serve_layers([(workflow, layer)])
+        accept_upstream_versions([(workflow, layer)])
         Revision.bump()
     elif state.startswith(Review.Kind.NEW):
         if workflow.enabled:

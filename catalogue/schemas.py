@@ -412,16 +412,16 @@ def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentPro
     return [ArgumentProblem(path, describe_validation_error(error))]
 
 
-LONGEST_VALUE = 200  # Characters of the offending value in a message
-LONGEST_ENUMERATION = 10_000  # Characters of allowed values, or of reasons, in a message
-LONGEST_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
-MOST_ALTERNATIVES = 10
-MOST_REASONS = 3  # For one alternative
-DEEPEST_ALTERNATIVES = 2  # Alternatives within alternatives would multiply the message
+MAX_VALUE = 200  # Characters of the offending value in a message
+MAX_ENUMERATION = 10_000  # Characters of allowed values, or of reasons, in a message
+MAX_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
+MAX_ALTERNATIVES = 10
+MAX_REASONS = 3  # For one alternative
+MAX_ALTERNATIVE_LEVELS = 2  # Alternatives within alternatives would multiply the message
 
 
 def describe_validation_error(
-    error: jsonschema_rs.ValidationError, levels: int = DEEPEST_ALTERNATIVES
+    error: jsonschema_rs.ValidationError, levels: int = MAX_ALTERNATIVE_LEVELS
 ) -> str:
     """The message without the path."""
     kind = error.kind
@@ -431,8 +431,8 @@ def describe_validation_error(
         reasons = _alternatives(len(error.instance_path), kind.context, levels - 1)
         return f"{_shown(error.instance)} fits no alternative: {reasons}"
     message = error.message
-    if len(message) > LONGEST_VALUE + LONGEST_REASON:
-        message = f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    if len(message) > MAX_VALUE + MAX_REASON:
+        message = f"{message[:MAX_VALUE]}… {message[-MAX_REASON:]}"
     wanted = sorted(NESTED.intersection(kind.types)) if isinstance(kind, KINDS.Type) else []
     return f"{message}; send an {' or '.join(wanted)}" if wanted else message
 
@@ -441,10 +441,10 @@ def _alternatives(depth: int, context: Any, levels: int) -> str:
     """Why no alternative fits. First those that are for a value of this type and kind."""
     closest = sorted(context, key=lambda problems: any(_is_of_another_kind(one, depth) for one in problems))
     reasons: list[str] = []
-    room = LONGEST_ENUMERATION
-    for problems in closest[:MOST_ALTERNATIVES]:
+    room = MAX_ENUMERATION
+    for problems in closest[:MAX_ALTERNATIVES]:
         if room > 0:
-            reasons.append(" and ".join(_reason(one, depth, levels) for one in problems[:MOST_REASONS]))
+            reasons.append(" and ".join(_reason(one, depth, levels) for one in problems[:MAX_REASONS]))
             room -= len(reasons[-1])
     if left := len(closest) - len(reasons):
         reasons.append(f"and {left} more")
@@ -466,18 +466,18 @@ def _reason(problem: jsonschema_rs.ValidationError, depth: int, levels: int) -> 
 
 def _listed(allowed: Sequence[Any]) -> str:
     listed: list[str] = []
-    room = LONGEST_ENUMERATION
+    room = MAX_ENUMERATION
     for value in allowed:
         text = _written(value)
         room -= len(text) + len(", ")
         if listed and room < 0:
             return f"{', '.join(listed)} and {len(allowed) - len(listed):,} more, which the schema lists"
-        listed.append(_cut(text, LONGEST_ENUMERATION))
+        listed.append(_cut(text, MAX_ENUMERATION))
     return ", ".join(listed)
 
 
 def _shown(value: Any) -> str:
-    return _cut(_written(value), LONGEST_VALUE)
+    return _cut(_written(value), MAX_VALUE)
 
 
 def _written(value: Any) -> str:

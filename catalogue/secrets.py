@@ -59,7 +59,7 @@ def decrypt_credentials(stored: str) -> dict[str, str]:
 
 VARIABLE, FILE = "env:", "file:"
 VARIABLES = "CATALOGUE_SECRET_"  # Only variables with this prefix can be referenced
-LARGEST_FILE = 64 * 1024  # Bytes; certificates with their chain fit
+MAX_FILE_BYTES = 64 * 1024  # Bytes; certificates with their chain fit
 
 
 class SecretUnavailable(Exception):
@@ -115,11 +115,11 @@ def _read_file(name: str) -> str:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SecretUnavailable(f"{shown} in {folder} is not a regular file.")
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SecretUnavailable(f"the file {shown} in {folder} cannot be read: {error.strerror}.") from None
-    if len(content) > LARGEST_FILE:
-        raise SecretUnavailable(f"the file {shown} in {folder} has more than {LARGEST_FILE:,} bytes.")
+    if len(content) > MAX_FILE_BYTES:
+        raise SecretUnavailable(f"the file {shown} in {folder} has more than {MAX_FILE_BYTES:,} bytes.")
     try:
         secret = content.decode().strip()
     except UnicodeDecodeError:

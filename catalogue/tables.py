@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 from django.http import StreamingHttpResponse
 
 from catalogue.audit import record_export
-from catalogue.database import lend_connection
+from catalogue.database import release_connection
 from catalogue.history import Actor
 from catalogue.long_lists import all_pages
 
@@ -47,7 +47,7 @@ def _lines(rows: QuerySet[Any], serializer: Any, newest_by: str) -> Iterator[byt
     for page in all_pages(rows, by=newest_by, at_a_time=AT_A_TIME):
         yield _write(_cells(serializer, row) for row in page)
         # A slow reader keeps no connection.
-        lend_connection()
+        release_connection()
 
 
 def _names(serializer: Any) -> Iterator[str]:

@@ -38,7 +38,7 @@ from sse_starlette.sse import AppStatus
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from audit.models import Origin, origin
-from catalogue.database import REQUESTS_AT_ONCE, lend_connection, place
+from catalogue.database import REQUESTS_AT_ONCE, place, release_connection
 from config.compat import AnnouncingProtocol, note_handler
 from mcp_bridge.addresses import address_of
 from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
@@ -464,7 +464,7 @@ def _next_part(parts: Iterator[bytes]) -> bytes | None:
     try:
         return next(parts, None)
     finally:
-        lend_connection()
+        release_connection()
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:

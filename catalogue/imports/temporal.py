@@ -19,7 +19,7 @@ from catalogue.imports.pipeline import (
     stored_secrets,
 )
 from catalogue.models import DiscoveryRun, Revision, Source
-from catalogue.reconciliation import Change, foresee_changes, read_listing, reconcile
+from catalogue.reconciliation import Change, plan_changes, read_listing, reconcile
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
@@ -79,7 +79,7 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
             dry_run=request.dry_run,
             changes={
                 name: Change.KEPT if name in listing.layers and name not in declared.entries else change
-                for name, change in foresee_changes(known, listing).items()
+                for name, change in plan_changes(known, listing).items()
             },
             settings=_changed_settings(known, config, credentials),
             notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],

@@ -22,7 +22,7 @@ from catalogue.http_tools import KIND, authentication_of, why_hidden
 from catalogue.imports.pipeline import ToolsRefused, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
-from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
+from catalogue.reconciliation import Change, Listing, layer_of, plan_changes, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
 from catalogue.sources import create_source
 from connectors.definitions import OUTPUT_SCHEMA, WorkflowDefinition
@@ -44,7 +44,7 @@ from connectors.http_tools.tool import (
 )
 
 SHOWN_STEP = 100
-MOST_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
+MAX_BYTES = 4_194_304  # Of JSON; a quarter of it for YAML, which takes longer to read
 
 
 class ToolSubmission(Declaration):
@@ -65,8 +65,8 @@ BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # 
 
 def read_text(content: bytes) -> Any:
     """Parse JSON or YAML. Raises ToolsRefused."""
-    if len(content) > MOST_BYTES:
-        raise ToolsRefused([ToolProblem("", f"The text is larger than {MOST_BYTES:,} bytes.")])
+    if len(content) > MAX_BYTES:
+        raise ToolsRefused([ToolProblem("", f"The text is larger than {MAX_BYTES:,} bytes.")])
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             return parse_json(content)
@@ -323,7 +323,7 @@ def store_layers(
 ) -> list[ToolChange]:
     """The tools in their order, then removed ones. Call it in a transaction that holds `Revision.lock`."""
     listing = Listing(layers)
-    changes = foresee_changes(source, listing)
+    changes = plan_changes(source, listing)
     if not prune:
         changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
     updated = [name for name, change in changes.items() if change is Change.UPDATED]

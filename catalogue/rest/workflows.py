@@ -16,8 +16,8 @@ from rest_framework.response import Response
 
 from catalogue import curation, tables
 from catalogue.access import Scope
-from catalogue.approval_rules import COMPARISONS, MOST_RULES
-from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.approval_rules import COMPARISONS, MAX_RULES
+from catalogue.argument_overrides import MAX_DESCRIPTION
 from catalogue.configuration import WORKFLOW, name_in_file
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
@@ -231,7 +231,7 @@ class ArgumentOverrideSerializer(StrictSerializer):
     """The description, and the constant or default, of one argument."""
 
     description = serializers.CharField(
-        required=False, max_length=LONGEST_DESCRIPTION, help_text="Shown instead of the engine's."
+        required=False, max_length=MAX_DESCRIPTION, help_text="Shown instead of the engine's."
     )
     constant = serializers.JSONField(
         required=False,
@@ -279,7 +279,7 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
     )
     approval_rules = serializers.ListField(
         child=ApprovalRuleSerializer(),
-        max_length=MOST_RULES,
+        max_length=MAX_RULES,
         help_text="Calls that wait for approval by their arguments; they take the place of all that there "
         "were. What a rule cannot judge, such as a missing argument, waits too.",
     )

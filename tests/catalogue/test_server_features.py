@@ -220,7 +220,7 @@ def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
     source: Source, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some servers invent addresses for each session."""
-    monkeypatch.setattr(features, "MOST_GONE", 2)
+    monkeypatch.setattr(features, "MAX_GONE", 2)
     wire.resources = {"resources": [{"uri": f"note://{number}", "name": "x"} for number in range(5)]}
     listed(source)
     switch_features(source.features.filter(upstream_id__in=("note://1", "note://2")), enabled=True, by=BY)

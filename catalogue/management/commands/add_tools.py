@@ -28,7 +28,7 @@ class Command(ImportCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         raw: Any = None
         try:
-            raw = tools.read_text(self.read(options["file"], tools.MOST_BYTES))
+            raw = tools.read_text(self.read(options["file"], tools.MAX_BYTES))
             asked = tools.read_submission(raw)
             stored = tools.store_tools(
                 asked.tools,

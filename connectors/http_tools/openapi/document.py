@@ -16,9 +16,9 @@ from connectors.http_tools.openapi.swagger import openapi_of
 from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
-LONGEST_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
-LONGEST_ARGUMENT_DESCRIPTION = 600
-LONGEST_TITLE = 255
+MAX_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
+MAX_ARGUMENT_DESCRIPTION = 600
+MAX_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
@@ -30,13 +30,13 @@ YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, in
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
-LONGEST_CHAIN = 20
+MAX_CHAIN = 20
 MAX_SUBTYPES = 200
 MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
-MOST_LISTED = 3
+MAX_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
     "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
@@ -105,11 +105,11 @@ def plain_text(value: Any, longest: int) -> str:
 
 def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
     """Both, unless one begins with the other."""
-    short, long = plain_text(summary, LONGEST_TITLE), plain_text(description, LONGEST_DESCRIPTION)
+    short, long = plain_text(summary, MAX_TITLE), plain_text(description, MAX_DESCRIPTION)
     if short and not long.startswith(short.rstrip(".")):
         # A summary is a heading: the description goes on below it.
         long = f"{short}\n\n{long}".strip()
-    return plain_text(long, LONGEST_DESCRIPTION) or otherwise
+    return plain_text(long, MAX_DESCRIPTION) or otherwise
 
 
 class Ambiguous(dict[str, Any]):
@@ -202,7 +202,7 @@ class Document:
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
-        for _ in range(LONGEST_CHAIN):
+        for _ in range(MAX_CHAIN):
             if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
@@ -218,7 +218,7 @@ class Document:
     def path_item_at(self, value: Any, pointer: str) -> list[Located]:
         """The path item, and behind references those that it extends. Raises NoTool."""
         items: list[Located] = []
-        while len(items) < LONGEST_CHAIN:
+        while len(items) < MAX_CHAIN:
             # If methods are duplicated, the others are still usable.
             if not isinstance(value, Ambiguous) or value.repeats("$ref"):
                 checked_object(value, pointer, "An object")
