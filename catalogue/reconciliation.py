@@ -519,7 +519,13 @@ def _judge(
                 _follow(workflow, upstream, None, changes)
                 changes.settled.append(workflow.pk)
             else:
-                _hold(workflow, offered, differences, listing, changes)
+                changes.held.append(workflow)
+                if workflow.missing_since is not None:
+                    changes.returned_as_accepted.append(workflow)
+                held = {"offer_hash": offered["content_hash"], "offered": offered}
+                changes.reviews.append(Review(workflow=workflow, kind=Review.Kind.CHANGED, **held))
+                message = f"The change is held for review: {describe_differences(differences)}."
+                listing.flag(workflow.upstream_id, workflow.name, message)
 
 
 def layer_of(workflow: Workflow) -> dict[str, Any]:
@@ -604,22 +610,6 @@ def _is_followed(review: Review, source: Source, placement: Placement) -> bool:
     if source.change_policy == Source.ChangePolicy.CAREFUL:
         return not workflow.enabled or is_harmless(classify_change(workflow, offered, placement))
     return False
-
-
-def _hold(
-    workflow: Workflow,
-    offered: dict[str, Any],
-    differences: list[Difference],
-    listing: Listing,
-    changes: _Changes,
-) -> None:
-    changes.held.append(workflow)
-    if workflow.missing_since is not None:
-        changes.returned_as_accepted.append(workflow)
-    kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
-    changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
-    message = f"The change is held for review: {describe_differences(differences)}."
-    listing.flag(workflow.upstream_id, workflow.name, message)
 
 
 def _review_new(source: Source, changes: _Changes) -> None:

@@ -39,7 +39,7 @@ ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
 MEDIA_TYPES: dict[BodyFormat, str] = {"json": JSON, "form": FORM, "multipart": MULTIPART}
 SEPARATORS = {",": "a comma", "|": "a vertical bar", " ": "a space"}
 Pair = tuple[str, str]
-MAX_PARTS = 5
+MOST_PARTS = 5
 Part = tuple[str, str]  # A place in a request and the name there; in a JSON body a pointer
 
 
@@ -534,5 +534,5 @@ def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:
 def _list_parts(parts: Sequence[Part]) -> str:
     """`query admin, body /price and 3 more`: names, never values."""
     shown = sorted(shorten(printable(" ".join(filter(None, part))).replace("\n", " "), 80) for part in parts)
-    rest = len(shown) - MAX_PARTS
-    return "the " + ", ".join(shown[:MAX_PARTS]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(shown) - MOST_PARTS
+    return "the " + ", ".join(shown[:MOST_PARTS]) + (f" and {rest} more" if rest > 0 else "")

@@ -16,9 +16,9 @@ from connectors.http_tools.openapi.swagger import openapi_of
 from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
-MAX_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
-MAX_ARGUMENT_DESCRIPTION = 600
-MAX_TITLE = 255
+LONGEST_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
+LONGEST_ARGUMENT_DESCRIPTION = 600
+LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
@@ -30,13 +30,13 @@ YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, in
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
-MAX_CHAIN = 20
+LONGEST_CHAIN = 20
 MAX_SUBTYPES = 200
 MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
-MAX_LISTED = 3
+MOST_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
     "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
@@ -105,11 +105,11 @@ def plain_text(value: Any, longest: int) -> str:
 
 def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
     """Both, unless one begins with the other."""
-    short, long = plain_text(summary, MAX_TITLE), plain_text(description, MAX_DESCRIPTION)
+    short, long = plain_text(summary, LONGEST_TITLE), plain_text(description, LONGEST_DESCRIPTION)
     if short and not long.startswith(short.rstrip(".")):
         # A summary is a heading: the description goes on below it.
         long = f"{short}\n\n{long}".strip()
-    return plain_text(long, MAX_DESCRIPTION) or otherwise
+    return plain_text(long, LONGEST_DESCRIPTION) or otherwise
 
 
 class Ambiguous(dict[str, Any]):
@@ -143,13 +143,7 @@ def read_text(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
-        # An upper bound: every value but the first follows one of these.
-        if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
-            raise UnusableDocument(TOO_MANY)
-        try:
-            return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
-        except UnreadableJSON as error:
-            raise UnusableDocument(str(error)) from None
+        return _read_json(content)
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
             f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
@@ -161,6 +155,16 @@ def read_text(content: bytes) -> Any:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
+
+
+def _read_json(content: bytes) -> Any:
+    # An upper bound: every value but the first follows one of these.
+    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
+        raise UnusableDocument(TOO_MANY)
+    try:
+        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
+    except UnreadableJSON as error:
+        raise UnusableDocument(str(error)) from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -202,7 +206,7 @@ class Document:
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
-        for _ in range(MAX_CHAIN):
+        for _ in range(LONGEST_CHAIN):
             if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
@@ -218,7 +222,7 @@ class Document:
     def path_item_at(self, value: Any, pointer: str) -> list[Located]:
         """The path item, and behind references those that it extends. Raises NoTool."""
         items: list[Located] = []
-        while len(items) < MAX_CHAIN:
+        while len(items) < LONGEST_CHAIN:
             # If methods are duplicated, the others are still usable.
             if not isinstance(value, Ambiguous) or value.repeats("$ref"):
                 checked_object(value, pointer, "An object")
@@ -335,14 +339,7 @@ def base_url_of(document: Document, given: str) -> str:
     """The given base URL, else the document's first server. Raises UnusableDocument."""
     if given:
         return _normalised(given)
-    for key, example in SERVERS.items():
-        present, kind = document.value.get(key), type(example)
-        if ("swagger" in document.value) == (kind is str) and not isinstance(present, kind | None):
-            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
-            raise UnusableDocument(
-                f"The document's {key} is of the type {JSON_TYPES.get(type(present), 'object')}, but must be "
-                f"{shape}. Correct it, or: {SPECIFY}"
-            )
+    _check_types_of_servers(document.value)
     servers = list(_urls(document.value.get("servers")))
     url = servers[0] if servers else "/"
     if url.startswith(("http://", "https://")):
@@ -351,6 +348,18 @@ def base_url_of(document: Document, given: str) -> str:
     if not servers and document.value.get("servers"):
         fault = "has servers, but none of them is an object whose url is a string"
     raise UnusableDocument(f"The document {fault}. {SPECIFY}")
+
+
+def _check_types_of_servers(value: dict[str, Any]) -> None:
+    """Raises UnusableDocument for an address that is there and has the wrong type."""
+    for key, example in SERVERS.items():
+        given, kind = value.get(key), type(example)
+        if ("swagger" in value) == (kind is str) and not isinstance(given, kind | None):
+            shape = f"a {'string' if kind is str else 'list'} such as {write_json(example)}"
+            raise UnusableDocument(
+                f"The document's {key} is of the type {JSON_TYPES.get(type(given), 'object')}, but must be "
+                f"{shape}. Correct it, or: {SPECIFY}"
+            )
 
 
 def note_on_servers(document: Document, base_url: str) -> str:

@@ -34,8 +34,8 @@ from connectors.http_tools.media_types import (
     plain_name,
 )
 from connectors.http_tools.openapi.document import (
-    MAX_ARGUMENT_DESCRIPTION,
-    MAX_LISTED,
+    LONGEST_ARGUMENT_DESCRIPTION,
+    MOST_LISTED,
     Document,
     Located,
     MissingTarget,
@@ -65,16 +65,16 @@ from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 SIGNS = {"<": "lt", ">": "gt", "=": "eq", "!": "not", "+": "plus"}
-MAX_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
+LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
 WITH_SEGMENTS = ("x-multi-segment", "allowReserved", "x-ms-skip-url-encoding")  # GitHub, OpenAPI 3.2, Azure
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
-DEFAULT_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
+USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 SEPARATED: dict[str, Separator] = {"pipeDelimited": "|", "spaceDelimited": " "}
 MAX_PARAMETERS = 500
-MAX_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
-MAX_LEVELS = 8  # `allOf` within `allOf`
+LONGEST_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
+DEEPEST = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
@@ -84,7 +84,7 @@ MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
 DEEP = "deepObject"
-DEFAULT_BRACKETS = (
+USUAL_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
 )
 ENCODED_OTHERWISE = "which has an unsupported encoding"
@@ -175,9 +175,9 @@ def with_an_item(converted: Converted) -> Converted:
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
-    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:MAX_NAME] or argument.place.place
-    placed = f"{plain[: MAX_NAME - 8]}_{argument.place.place}"
-    numbered = (f"{placed[: MAX_NAME - 4]}_{number}" for number in range(2, 1_000))
+    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
+    placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
+    numbered = (f"{placed[: LONGEST_NAME - 4]}_{number}" for number in range(2, 1_000))
     for name in chain((plain, placed), numbered):
         if name not in taken:
             return name
@@ -267,7 +267,7 @@ class Parameters:
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
-                    self.notes.append(DEFAULT_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
+                    self.notes.append(USUAL_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
                 if one.where == "path":
                     argument = self._in_path(argument, at[1], *named[at])
                 arguments.append(argument)
@@ -342,7 +342,7 @@ class Parameters:
             place=self._place(one),
             wanted=one.name,
             converted=self._converted(one),
-            description=plain_text(one.raw.get("description"), MAX_ARGUMENT_DESCRIPTION),
+            description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
             required=one.is_required,
         )
         return argument
@@ -365,7 +365,7 @@ class Parameters:
 
     def _objection(self, one: Parameter) -> str:
         """`which is an object`; empty for a usable one."""
-        if one.where not in DEFAULT_STYLE:
+        if one.where not in USUAL_STYLE:
             return f"and parameters in {quoted(one.where)} are not supported"
         if _json_content(one) is None or one.where == "cookie":
             if "content" in one.raw:
@@ -376,11 +376,11 @@ class Parameters:
             return f"which {objection}"
         if one.where == "cookie" and not TOKEN.fullmatch(one.name):
             return "which is not a valid name of a cookie"
-        return "" if 0 < len(one.name) <= MAX_PARAMETER_NAME else "which has an empty or too long name"
+        return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
 
     def _objection_to_value(self, one: Parameter) -> str:
         style, raw, at = _style_of(one), one.raw.get("schema"), f"{one.pointer}/schema"
-        if style != DEFAULT_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
+        if style != USUAL_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
             return f"which has the unsupported style {quoted(style)}"
         if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
             return "which is a list or object, and cookies are strings"
@@ -418,7 +418,7 @@ class Parameters:
 
 
 def _style_of(one: Parameter) -> str:
-    return str(one.raw.get("style", DEFAULT_STYLE[one.where]))
+    return str(one.raw.get("style", USUAL_STYLE[one.where]))
 
 
 def _json_content(one: Parameter) -> tuple[Any, str] | None:
@@ -491,8 +491,8 @@ def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
         gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
     if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
         return None
-    if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > MAX_PARAMETER_NAME:
-        told = f"A field's name has {longest:,} characters; at most {MAX_PARAMETER_NAME} can be sent."
+    if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > LONGEST_PARAMETER_NAME:
+        told = f"A field's name has {longest:,} characters; at most {LONGEST_PARAMETER_NAME} can be sent."
         raise NoTool(told, pointer)
     gathered.demands = [*gathered.needed()]
     return gathered
@@ -518,7 +518,7 @@ class Fields:
         except MissingTarget:
             return False
         self.parts += 1
-        if depth > MAX_LEVELS or self.parts > MAX_FIELDS or not _is_plain(schema):
+        if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
         self.required |= required_by(schema)
         self._take_demands(schema)
@@ -550,8 +550,8 @@ class Fields:
         for name, found in others.items():
             raws = [*{repr(raw): raw for _, raw, _ in found}.values()]
             raw = raws[0] if len(raws) == 1 and isinstance(raws[0], dict) else {"anyOf": raws}
-            kinds = ", ".join(dict.fromkeys(steps_of(one)[-1] for one, _, _ in found))[:MAX_NAME]
-            said = plain_text(raw.get("description"), MAX_ARGUMENT_DESCRIPTION)
+            kinds = ", ".join(dict.fromkeys(steps_of(one)[-1] for one, _, _ in found))[:LONGEST_NAME]
+            said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
             described = raw | {"description": f"Of {kinds}. {said}".strip()}
             self.fields[name] = Field(name, schemas=[(described, found[0][2])])
         return True
@@ -692,13 +692,13 @@ class Bodies:
             for name, media in list(content.items())[:MAX_MEDIA_TYPES]
         }
         if not (media_type := choose_media_type(offered)):
-            listed = ", ".join(map(quoted, [*offered][:MAX_LISTED])) + ", ..." * (len(offered) > MAX_LISTED)
+            listed = ", ".join(map(quoted, [*offered][:MOST_LISTED])) + ", ..." * (len(offered) > MOST_LISTED)
             raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
         if is_raw(media_type, offered[media_type]):
             return self._raw(described, media, at, [name for name in offered if is_raw(name, offered[name])])
         if isinstance(names := described.get(SEVERAL), list):
-            listed = ", ".join(map(quoted, names[:MAX_LISTED]))
+            listed = ", ".join(map(quoted, names[:MOST_LISTED]))
             self.notes.append(f"The document describes several bodies, {listed}; they are sent as one.")
         if is_form(media_type) or is_multipart(media_type):
             return self._form_body(described, media, media_type, f"{at}/schema")
@@ -804,7 +804,7 @@ class Bodies:
         """A text or file that is the whole body."""
         schema = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
         told = (described, *self.document.for_the_same_value(schema, ()))
-        words = (plain_text(one.get("description"), MAX_ARGUMENT_DESCRIPTION) for one in told)
+        words = (plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in told)
         said = next(filter(None, words), "")
         named = [one for one in offered if "*" not in one]
         first = named[0] if named else ""
@@ -814,7 +814,7 @@ class Bodies:
         is_fixed = bool(first) and len(offered) == 1
         how = HOW_TO_GIVE.format(f"The whole body ({', '.join(offered[:3])})", "")
         example = media.get("example")
-        if isinstance(example, str) and 0 < len(example) <= MAX_ARGUMENT_DESCRIPTION:
+        if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
             how += f" An example: {example}"
         argument = Argument(
             place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
@@ -834,7 +834,7 @@ class Bodies:
     def _whole(
         self, schema: Any, pointer: str, described: dict[str, Any], *, lines: bool = False
     ) -> Argument:
-        said = plain_text(described.get("description"), MAX_ARGUMENT_DESCRIPTION)
+        said = plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
         return Argument(
             place=ArgumentPlace(place="body", name="", lines=lines),
             wanted=WHOLE,
@@ -899,7 +899,7 @@ class Bodies:
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
         """With the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
-        said = plain_text(raw.get("description"), MAX_ARGUMENT_DESCRIPTION)
+        said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
         described = {"description": f"{said} {HOW_TO_GIVE.format('A file', 'name=photo.png;')}".strip()}
         if not is_list:
             return {"type": "string"} | described

@@ -8,7 +8,7 @@ from connectors.http_tools.tool import Constant
 
 Named = dict[tuple[str, str], tuple[str, str]]
 """By place and name: `+` if the value has one or more segments, `*` if it has any number; and its pattern."""
-MAX_CHARACTERS = 2_000  # Of an endpoint
+LONGEST = 2_000  # Of an endpoint
 MAX_FIELDS = 20
 BRACES = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*+)\}")
 OTHERS = (  # Flask's `<path:name>` and `<name>`, and `:name` and `*name`, in braces
@@ -29,7 +29,7 @@ SLASH = re.compile(r"[/.]|\\[SDW]|\[\^")
 
 def read_path(path: str, pointer: str) -> tuple[str, list[Constant], Named]:
     """The path with plain names in braces, the constants of its query, and its parameters. Raises NoTool."""
-    text = path[: MAX_CHARACTERS + 1]  # A longer one is refused later.
+    text = path[: LONGEST + 1]  # A longer one is refused later.
     for form, braces in OTHERS:
         text = form.sub(braces, text)
     named: Named = {}
@@ -82,5 +82,5 @@ def slashes_in(pattern: str) -> str:
     """Of a schema's pattern: `segments` for `projects/[^/]+`, `characters` for `[a-z/]+`; else empty."""
     if pattern.startswith("/") or "(?!" in pattern:  # Such as `/^a$/`, and what is no slash
         return ""
-    rest = NO_SLASH.sub("", pattern[:MAX_CHARACTERS].replace("\\/", "/"))
+    rest = NO_SLASH.sub("", pattern[:LONGEST].replace("\\/", "/"))
     return "segments" if "/" in CLASS.sub("", rest) else "characters" if "/" in rest else ""

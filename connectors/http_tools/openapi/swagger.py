@@ -10,7 +10,7 @@ from connectors.http_tools.media_types import FORM, MULTIPART, is_form, is_multi
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"})
 BODIES = ("body", "formData")
 SEVERAL = "x-several-bodies"  # Their names, in a body that was made of them
-MAX_CHAIN = 20
+LONGEST_CHAIN = 20
 ABOUT_PARAMETERS = frozenset(
     {"name", "in", "description", "required", "schema", "collectionFormat", "allowEmptyValue"}
 )
@@ -153,7 +153,7 @@ class _Converter:
     def _target(self, one: Any) -> Object:
         """Behind local references; empty for what cannot be read."""
         try:
-            for _ in range(MAX_CHAIN):
+            for _ in range(LONGEST_CHAIN):
                 if not isinstance(one, dict) or "$ref" not in one:
                     break
                 one = value_at(self.value, str(one["$ref"]).removeprefix("#"))
