@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from catalogue.naming import listed
 from catalogue.schemas import GENERIC_SCHEMA
@@ -42,8 +42,8 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
     found = [
         *(one for name, label in LABELS.items() for one in _of_value(name, label, accepted, offered)),
         *_of_findings(accepted, offered),
-        *_of_schema("input_schema", accepted, offered, INPUT),
-        *_of_schema("output_schema", accepted, offered, OUTPUT),
+        *_of_schema("input_schema", accepted, offered),
+        *_of_schema("output_schema", accepted, offered),
         *_of_hints(accepted, offered),
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
@@ -230,33 +230,27 @@ def _with_warning(difference: Difference) -> Difference:
 # JSON Schema
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Inputs may become wider without harm, outputs narrower."""
-
-    field: str
-    noun: str
-    whole: str
-    is_output: bool = False
-
-    def named(self, path: str) -> str:
-        return f"{self.noun} `{path}`" if path else self.whole
+Side = Literal["input_schema", "output_schema"]
+"""Inputs may become wider without harm, outputs narrower."""
+OUTPUT: Side = "output_schema"
 
 
-INPUT = _Side("input_schema", "argument", "the argument object")
-OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
+def _named(side: Side, path: str) -> str:
+    if side == OUTPUT:
+        return f"result field `{path}`" if path else "the result"
+    return f"argument `{path}`" if path else "the argument object"
 
 
 def _differs(
-    side: _Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
+    side: Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
 ) -> Difference:
-    return Difference(field=side.field, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
+    return Difference(field=side, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
 
 
-def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
-    old, new = accepted[field], offered[field]
+def _of_schema(side: Side, accepted: Layer, offered: Layer) -> Iterator[Difference]:
+    old, new = accepted[side], offered[side]
     if old is None and new is not None:
-        harmless = not new_texts(field, old, new)
+        harmless = not new_texts(side, old, new)
         yield _differs(side, "added", "new output schema", old, new, harmless=harmless)
     elif new is None and old is not None:
         yield _differs(side, "gone", "the output schema is gone", old, new)
@@ -264,19 +258,19 @@ def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iter
         found = list(_compare_schemas(old, new, "", side))
         yield from found
         # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
-        if is_harmless(found) and (added := new_texts(field, old, new)):
+        if is_harmless(found) and (added := new_texts(side, old, new)):
             shown = _quoted(sorted(text for _, text in added))
-            yield _differs(side, "schema", f"{side.whole} has new texts: {shown}", old, new)
+            yield _differs(side, "schema", f"{_named(side, '')} has new texts: {shown}", old, new)
 
 
 NESTED = {"$defs", "definitions", "items", "properties", "required"}
 
 
-def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Difference]:
+def _compare_schemas(old: Any, new: Any, path: str, side: Side) -> Iterator[Difference]:
     if _same(old, new):
         return
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        yield _differs(side, "schema", f"{side.named(path)} has another schema", old, new)
+        yield _differs(side, "schema", f"{_named(side, path)} has another schema", old, new)
         return
     yield from _compare_properties(old, new, path, side)
     if "items" in old or "items" in new:
@@ -297,32 +291,33 @@ _written = json.JSONEncoder(sort_keys=True).encode
 
 
 def _compare_properties(
-    old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+    old: dict[str, Any], new: dict[str, Any], path: str, side: Side
 ) -> Iterator[Difference]:
     before, after = as_object(old.get("properties")), as_object(new.get("properties"))
     needed_before, needed_after = _names(old.get("required")), _names(new.get("required"))
     unnamed = (needed_before | needed_after) - before.keys() - after.keys()
+    is_output = side == OUTPUT
     for name in [*before | after, *sorted(unnamed)]:
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            harmless = not side.is_output and was >= is_now
-            yield _differs(side, "gone", f"{side.named(inner)} is gone", before[name], harmless=harmless)
+            harmless = not is_output and was >= is_now
+            yield _differs(side, "gone", f"{_named(side, inner)} is gone", before[name], harmless=harmless)
         elif name in after and name not in before:
-            necessity = "" if side.is_output else "required " if is_now else "optional "
-            aspect = "required" if is_now and not side.is_output else "added"
-            yield _differs(side, aspect, f"new {necessity}{side.named(inner)}", new=after[name])
+            necessity = "" if is_output else "required " if is_now else "optional "
+            aspect = "required" if is_now and not is_output else "added"
+            yield _differs(side, aspect, f"new {necessity}{_named(side, inner)}", new=after[name])
         else:
             if was != is_now:
-                verb = "promised" if side.is_output else "required"
-                message = f"{side.named(inner)} is {f'{verb} now' if is_now else f'no longer {verb}'}"
+                verb = "promised" if is_output else "required"
+                message = f"{_named(side, inner)} is {f'{verb} now' if is_now else f'no longer {verb}'}"
                 before_and_after = ("optional", "required") if is_now else ("required", "optional")
-                harmless = is_now == side.is_output
+                harmless = is_now == is_output
                 yield _differs(side, "required", message, *before_and_after, harmless=harmless)
             yield from _compare_schemas(before.get(name, {}), after.get(name, {}), inner, side)
 
 
-def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
+def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: Side) -> Iterator[Difference]:
     """The places that refer to definitions are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
@@ -346,20 +341,20 @@ ASPECT_OF = {
 
 
 def _keyword_difference(
-    keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+    keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: Side
 ) -> Difference:
     before, after = old.get(keyword), new.get(keyword)
     aspect = "text" if keyword.startswith("x-") else ASPECT_OF.get(keyword, "schema")
     if keyword in PROSE:
-        message = f"{_changed(before, after)} {keyword} of {side.named(path)}"
+        message = f"{_changed(before, after)} {keyword} of {_named(side, path)}"
         widens = narrows = True
     else:
         rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
         said, widens, narrows = rule(keyword, old, new)
-        message = f"{side.named(path)} {said}"
+        message = f"{_named(side, path)} {said}"
     if keyword == "enum" and widens:
         aspect = "values"
-    harmless = (narrows if side.is_output else widens) and not new_texts(keyword, before, after)
+    harmless = (narrows if side == OUTPUT else widens) and not new_texts(keyword, before, after)
     return _differs(side, aspect, message, before, after, harmless=harmless)
 
 

@@ -567,7 +567,7 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
     if combined := [keyword for keyword in ("oneOf", "anyOf", "allOf") if keyword in schema]:
         yield f"{' and '.join(combined)} at the root of the schema"
     if any(not REFERENCES.isdisjoint(node) for node in nodes):
-        recursive = measure_demand(schema).recursive
+        recursive = measure_demand(schema)
         yield "recursion, on which LlamaIndex fails" if recursive else "references"
     if odd := sorted({key for node in nodes for key in _members_of(node) if not CLAUDE_KEY.fullmatch(key)}):
         shown = listed([f'"{key[:MAX_SHOWN]}"' for key in odd], SHOWN_KEYS)

@@ -47,14 +47,6 @@ class BrokenSchema(ValueError):
     """The schema is invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The cost of validating one place of the arguments."""
-
-    expanded: int  # Nodes, counted each time a reference leads to them
-    recursive: int  # Recursive references; each level of arguments can multiply by these
-
-
 def read_bounded(text: str) -> tuple[dict[str, Any], str]:
     """The object of a JSON text without `x-mcp-header`, and its text. Raises UnsafeSchema or BrokenSchema."""
     schema = json.loads(text)
@@ -96,14 +88,16 @@ def _advice(schema: dict[str, Any]) -> str:
     )
 
 
-def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> Demand:
-    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones.
-    `is_inlined`: the work of clients that write out all references, not only of the validator."""
+def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> int:
+    """The number of recursive references, by which each level of arguments can multiply the work. Raises
+    UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones. `is_inlined`: the
+    work of clients that write out all references, not only of the validator."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
-        return Demand(len(nodes), 0)
+        return 0
     expansion = _Expansion(Places.of(schema, nodes), is_inlined)
-    return Demand(expansion.size_of(schema), len(expansion.recursive))
+    expansion.expand(schema)
+    return len(expansion.recursive)
 
 
 @dataclass(slots=True)
@@ -228,7 +222,7 @@ class _Expansion:
     _needed: list[tuple[Any, Schema]] = field(default_factory=list)
     _chain: int = 0
 
-    def size_of(self, schema: Schema) -> int:
+    def expand(self, schema: Schema) -> None:
         # Not by recursion, because a path through all definitions may be long.
         waiting: list[tuple[Any, Schema]] = [(schema, schema)]
         while waiting:
@@ -243,7 +237,6 @@ class _Expansion:
                     continue
                 self._sizes[key], self._chains[key] = size, self._chain + 1
             waiting.pop()
-        return self._sizes[id(schema)]
 
     def _size(self, value: Any, resource: Schema, *, keyword: str = "", in_place: bool = True) -> int:
         if isinstance(value, list):

@@ -254,7 +254,7 @@ class _Compiled:
         if count_visits(schema, arguments, most=AFFORDABLE) <= AFFORDABLE:
             return list(self.validator.iter_errors(arguments)), True
         try:
-            if measure_demand(schema).recursive < 2:
+            if measure_demand(schema) < 2:
                 self.validator.validate(arguments)
         except jsonschema_rs.ValidationError as error:
             return [error], False
