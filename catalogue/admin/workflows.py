@@ -24,6 +24,7 @@ from catalogue.admin.base import (
     CatalogueForm,
     FixedRowsMixin,
     Link,
+    TableMixin,
     ask_for_selected,
     ask_if_many,
     change_if_sure,
@@ -38,7 +39,6 @@ from catalogue.admin.discovery import (
 )
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
-from catalogue.admin.tables import TableMixin
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset

@@ -41,8 +41,7 @@ from catalogue.rest.base import (
     as_problem,
     rename,
 )
-from catalogue.rest.tables import FORMAT, TableMixin
-from catalogue.rest.views import NAME
+from catalogue.rest.views import FORMAT, NAME, TableMixin
 from connectors.formats.lists import split_list
 
 MOST_NAMES = 10_000

@@ -28,7 +28,7 @@ from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, button, column
+from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, TableMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import (
     DASH,
@@ -44,7 +44,6 @@ from catalogue.admin.rendering import (
     wrapped,
 )
 from catalogue.admin.sources import SourceAdmin
-from catalogue.admin.tables import TableMixin
 from catalogue.database import run_without_connection
 from catalogue.descriptions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED

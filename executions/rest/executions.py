@@ -26,7 +26,7 @@ from catalogue.models import Source
 from catalogue.permissions import Access, admin_access
 from catalogue.rest import base
 from catalogue.rest.base import as_problem
-from catalogue.rest.tables import FORMAT, TableMixin
+from catalogue.rest.views import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
