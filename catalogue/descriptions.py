@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from catalogue.access import Bounds
+from access.callers import Bounds
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
 from catalogue.models.workflow import OF_OUTPUT
