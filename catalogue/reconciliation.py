@@ -409,7 +409,10 @@ class _Lookalikes:
         return known
 
     def add(self, workflow: Workflow) -> None:
-        texts, described = (workflow.name, workflow.upstream_title), f"{workflow.tool_name} of {self._source}"
+        texts, described = (
+            (workflow.name, workflow.upstream_title),
+            f"{workflow.tool_name} of {self._source.name}",
+        )
         own_id = workflow.upstream_id
         _know(self._by_look, *texts, name=workflow.name, described=described, own_id=own_id)
 

@@ -35,7 +35,7 @@ class ServerFeatureQuerySet(ExposingQuerySet["ServerFeature"]):
         return self.filter(missing_since=None)
 
     def exposed(self) -> "ServerFeatureQuerySet":
-        return self.present().filter(enabled=True, source__enabled=True)
+        return self.filter(missing_since=None, enabled=True, source__enabled=True)
 
 
 class ServerFeature(Exposing):

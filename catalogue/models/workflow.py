@@ -78,7 +78,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def runnable(self) -> "WorkflowQuerySet":
         """Exposed as far as the rows decide; the filters have the last word (`catalogue.exposure`)."""
-        return self.present().filter(enabled=True, source__enabled=True)
+        return self.filter(missing_since=None, enabled=True, source__enabled=True)
 
     def live_aliases(self) -> dict[str, tuple[str, datetime]]:
         """By former tool names that calls may still use: the present name, and until when."""
