@@ -151,7 +151,7 @@ class SharedReading:
 
 
 def in_batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """For statements that name the rows: databases limit the parameters of one."""
+    """Splits rows for statements that name them: databases limit the parameters of one."""
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
@@ -261,7 +261,7 @@ def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> N
 
 
 def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
-    """Of this version, with those that it has squashed: Django records these too."""
+    """Includes those that this version has squashed: Django records these, too."""
     squashed = (replacement.replaces for replacement in loader.replacements.values())
     return {*loader.disk_migrations, *itertools.chain.from_iterable(squashed)}
 
@@ -269,7 +269,7 @@ def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
 def describe_partly_migrated(
     loader: MigrationLoader, applied: Collection[MigrationKey] | None = None
 ) -> str | None:
-    """What to do about a database with only some of the migrations that this version has squashed. Django
+    """Says what to do about a database with only some of the migrations that are squashed now. Django
     takes it for up to date, as the files of the others are gone. `applied` is what the loader's database has,
     unless given."""
     applied = loader.applied_migrations or () if applied is None else applied
@@ -286,7 +286,7 @@ def describe_partly_migrated(
 
 
 def describe_pending_migrations(database: BaseDatabaseWrapper | None = None) -> str | None:
-    """What to do about a database that lacks some. Those of newer code do not matter."""
+    """Says what to do about a database that lacks some. Those of newer code do not matter."""
     executor = MigrationExecutor(database or connection)
     if problem := describe_partly_migrated(executor.loader):
         return problem

@@ -41,7 +41,7 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
 
 
 def _reason(source: Source) -> str:
-    """In the product's words: what an engine says of an error could instruct agents."""
+    """Uses the product's words: what an engine says of an error could instruct agents."""
     is_ours = source.health_error in (None, Source.HealthState.HELD)
     if is_ours or source.change_policy == Source.ChangePolicy.FOLLOW:
         return source.health_message
@@ -189,7 +189,7 @@ class DeclaredInteraction:
 
 
 def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> list[DeclaredInteraction]:
-    """In the engine's order, queries first."""
+    """Keeps the engine's order, queries first."""
     declared: dict[InteractionKind, Sequence[dict[str, Any]]] = {
         InteractionKind.QUERY: workflow.queries,
         InteractionKind.SIGNAL: workflow.signals,
@@ -218,7 +218,7 @@ def describe_interactions(workflow: Workflow) -> dict[str, Any]:
 
 
 def declared_interactions(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
-    """As the engine declares them, by the same names."""
+    """Returns them as the engine declares them, without empty kinds."""
     both = {"queries": workflow.queries, "signals": workflow.signals}
     return {name: declared for name, declared in both.items() if declared}
 

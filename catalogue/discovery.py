@@ -294,7 +294,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
 
 
 def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
-    """Without the position, which shifts with each workflow before it."""
+    """Leaves out the position, which shifts with each workflow before it."""
     return skipped["id"], skipped["name"], skipped["reason"]
 
 

@@ -384,7 +384,7 @@ def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Chan
 
 
 def _missing_from(values: list[Any], others: list[Any]) -> list[Any]:
-    """Of the others, those that the values lack."""
+    """Returns those of the others that the values lack."""
     known = set(map(_written, values))
     return [value for value in others if _written(value) not in known]
 

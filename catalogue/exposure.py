@@ -168,7 +168,7 @@ class ExposedCatalogue:
     )
 
     def seen_within(self, bounds: Bounds) -> Workflows:
-        """What a caller sees and runs. Empty for a toolset that is unknown, or reserved for others."""
+        """Returns what a caller sees and runs. Empty for an unknown toolset, or one reserved for others."""
         return self.visible_workflows(self.reservations.exclusions_for(bounds.person), bounds.toolset)
 
     def visible_workflows(self, exclusions: Exclusions, slug: str | None) -> Workflows:
@@ -231,7 +231,7 @@ def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
 
 
 def find_named(workflows: Workflows, name: str) -> Workflow | None:
-    """By the tool name, or by a former one that still works."""
+    """Finds it by its tool name, or by a former one that still works."""
     return workflows.get(name) or find_by_alias(workflows, name)
 
 
@@ -269,7 +269,7 @@ class Placement:
 
 
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
-    """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
+    """Takes a bounded number of queries, whatever the size. What has not changed comes from `known`, so a
     workflow is a new object if and only if its row or its source's has changed."""
     # The revision first: rows that change during the read belong to a later one, which is noticed.
     revision = Revision.current()
@@ -414,8 +414,8 @@ def _light_workflows() -> Iterator[Workflow]:
 
 
 def count_switched(keys: Collection[int], *, enabled: bool) -> int:
-    """Of these workflows, those that agents would newly see if all were enabled, or no longer see if none
-    were."""
+    """Counts those of the workflows that agents would newly see if all were enabled, or no longer see if
+    none were."""
     chain, chosen = enabled_filters(), frozenset(keys)
     return sum(
         one.pk in chosen
@@ -452,7 +452,7 @@ def preview_filters(rules: Iterable[WorkflowFilter]) -> FilterPreview:
 def effect_of_replacing(
     stored: Iterable[WorkflowFilter], proposed: Iterable[WorkflowFilter]
 ) -> FilterPreview:
-    """What agents would newly see and no longer see with these filters instead of the stored ones."""
+    """Returns what agents would newly see, and no longer see, with the proposed filters."""
     in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
     now, then, effect = FilterChain(stored), FilterChain(in_order), FilterPreview()
     for workflow in _ready_workflows():
@@ -514,13 +514,13 @@ forget_catalogue = _cache.forget
 
 
 async def present_catalogue() -> ExposedCatalogue:
-    """As `current_catalogue`, with a database thread only if it must be queried."""
+    """Returns `current_catalogue`, and uses a thread only if the database must be queried."""
     known = fresh_catalogue()
     return await run_in_database(current_catalogue) if known is None else known
 
 
 def explain_all() -> Mapping[int, Explanation]:
-    """By workflow key: one query, and three more after a new revision."""
+    """Explains each workflow, by key, in one query, and three more after a new revision."""
     return _explain_all(Revision.current())
 
 

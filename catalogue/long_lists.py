@@ -118,7 +118,7 @@ def with_keys(rows: RowsT, keys: Collection[Any]) -> RowsT:
 
 
 def _rows_of(rows: QuerySet[RowT], keys: Collection[Any]) -> list[RowT]:
-    """In the order of the keys, with the joins of `rows`."""
+    """Reads the rows in the order of the keys, with the joins of `rows`."""
     by_key = {row.pk: row for row in with_keys(rows, keys).order_by()} if keys else {}
     return [by_key[key] for key in keys if key in by_key]
 

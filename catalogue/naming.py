@@ -196,7 +196,7 @@ DISGUISES = re.compile(r"[^\x00-\x7f]|(?<=[A-Za-z])[01|](?=[A-Za-z])|(?<=[a-z])I
 
 
 def latin_looks(text: str) -> str:
-    """What people read where letters of other alphabets look like Latin ones; empty if they show their
+    """Returns what is read where letters of other alphabets look like Latin ones; empty if they show their
     alphabet, word by word."""
     words = text.split()
     read = [_latin_word(word) for word in words]
@@ -227,7 +227,7 @@ def looks_of(text: str) -> set[str]:
 
 
 def _words_of(text: str) -> str:
-    """Without separators, and without accents on Latin letters; in other scripts, marks make other words."""
+    """Drops separators, and accents on Latin letters; in other scripts, marks make other words."""
     if text.isascii():
         return SEPARATORS.sub(" ", text).strip()
     read = " "
@@ -241,7 +241,7 @@ def _words_of(text: str) -> str:
 
 
 def look_alike(one: str, other: str) -> bool:
-    """Of names of accounts: like `looks_of`, but their separators count."""
+    """Compares names of accounts like `looks_of`, but their separators count."""
     first, second = (re.split(r"([.@+_-])", name) for name in (one, other))
     return len(first) == len(second) and all(
         mine == theirs or looks_of(mine) & looks_of(theirs)

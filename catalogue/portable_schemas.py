@@ -509,7 +509,7 @@ def _values(node: Schema, kind: str) -> list[Any]:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """For clients that make every member required."""
+    """Allows null, for clients that make every member required."""
     if schema.get("type") == "null":
         return schema
     inner = dict(schema)

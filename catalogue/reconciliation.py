@@ -666,7 +666,8 @@ class Change(StrEnum):
 
 
 def plan_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
-    """By the engine's ids: listed workflows in order, followed by those missing from a whole listing."""
+    """Returns the changes by the engine's ids: listed workflows in order, then those that a whole listing
+    lacks."""
     rows = source.workflows.values_list("upstream_id", "content_hash", "missing_since") if source else ()
     known = {upstream_id: (content_hash, missing) for upstream_id, content_hash, missing in rows}
     changes = {}

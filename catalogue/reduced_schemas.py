@@ -54,7 +54,7 @@ class _TooLarge(Exception):
 
 
 def serve_reduced(schema: Schema, *, within: str = "") -> Schema:
-    """What `serve_schema` returns, reduced if that is too large. `within`: where pointers to it begin."""
+    """Returns what `serve_schema` does, reduced if too large. `within`: where pointers to it begin."""
     text = write_json(schema)
     if len(text) <= MAX_SERVED:
         served = serve_schema(schema)
@@ -293,7 +293,7 @@ class _Reduction:
         return {keyword: value} if longest and len(write_json(value)) <= 2 * longest else {}
 
     def _stand_in(self, part: _Part) -> _Part:
-        """With what stands for it at first: itself, if that is not longer than the closed part."""
+        """Sets what stands for it at first: itself, if that is not longer than the closed part."""
         self._follow(part)
         node, beside = part.node, part.beside or {}
         part.shown, part.is_open = node, True
@@ -315,7 +315,7 @@ class _Reduction:
         return part
 
     def _follow(self, part: _Part) -> None:
-        """To the target, if it is nothing but a reference; old dialects ignore what is beside one."""
+        """Follows a part that is only a reference; old dialects ignore what is beside one."""
         is_old = "draft-0" in str(self.whole.get("$schema"))
         seen: list[Any] = []
         while isinstance(node := part.node, dict) and "$ref" in node and (is_old or node.keys() <= BESIDE):

@@ -70,7 +70,7 @@ class ArgumentProblem:
         return self.of("(arguments)")
 
     def of(self, whole: str) -> str:
-        """With the name of what was validated, where the problem is not within it."""
+        """Names what was validated where the problem is not within it."""
         return f"{self.path or whole}: {self.message}"
 
 
@@ -489,7 +489,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def words_for_demand(broken: Any) -> str:
-    """What a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
+    """Says what a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
     match broken:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()

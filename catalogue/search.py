@@ -51,7 +51,7 @@ def split_name(name: str) -> list[str]:
 
 
 def fold(text: str) -> str:
-    """Without accents, wide forms and ligatures; capitals stay."""
+    """Removes accents, wide forms and ligatures; capitals stay."""
     if text.isascii():
         return text
     decomposed = unicodedata.normalize("NFKD", text)
@@ -207,7 +207,7 @@ class SearchIndex:
         return new
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        """Those with half of the words by weight; small words only affect the order, unless all are small."""
+        """Finds those with half of the words by weight; small words only affect the order, unless all are."""
         query = query[:MAX_QUERY]
         words = _split_once(query)
         needed = set(_split_once(" ".join(_without_small(query.split()))) or words)
@@ -239,7 +239,7 @@ class SearchIndex:
     def _weigh(
         self, words: Collection[str], documents: set[int], needed: Set[str]
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """By document with a needed word: its score, and its share of the weight of the needed words."""
+        """Returns scores, and shares of the weight of the needed words, of documents with a needed word."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
         for word in sorted(words, key=needed.__contains__, reverse=True):
@@ -348,7 +348,7 @@ def select_workflows(catalogue: ExposedCatalogue, wanted: WorkflowQuery, bounds:
 
 
 def tagged(workflows: Iterable[Workflow], tags: Iterable[str]) -> list[Workflow]:
-    """Those with all of the tags, without regard to case, in their order (D3)."""
+    """Returns those with all of the tags, without regard to case, in their order (D3)."""
     wanted = set(map(str.casefold, tags))
     return [workflow for workflow in workflows if wanted <= set(map(str.casefold, workflow.shown_tags))]
 

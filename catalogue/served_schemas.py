@@ -152,7 +152,7 @@ def _spelled_out(schema: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """For JSON values only, in a fifth of the time of `copy.deepcopy`."""
+    """Copies JSON values only, in a fifth of the time of `copy.deepcopy`."""
     if isinstance(value, dict):
         return {
             key: _copied(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()
