@@ -311,3 +311,10 @@ def _warn_of_pending_migrations() -> None:
         logger.error("{} This process tries again whenever it needs the database", describe_problem(error))
     finally:
         database.close()
+
+
+def prepare_embedded_database(*, only_new: bool = False) -> None:
+    """Only for SQLite; operators migrate database servers. One with tables may belong to other code. Raises
+    OperationalError for a file that cannot be written."""
+    if connection.vendor == "sqlite":
+        bring_up_to_date(logger.info, only_new=only_new)

@@ -11,12 +11,10 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.db import connection
 from django.db.models import QuerySet
-from loguru import logger
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
-from catalogue.database import bring_up_to_date, warn_of_pending_migrations
+from catalogue.database import prepare_embedded_database, warn_of_pending_migrations
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 from connectors.network.redaction import escaped
@@ -46,9 +44,8 @@ class CatalogueCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         if self.serves_metrics:
             serve_metrics(settings.METRICS_ADDRESS)
-        # Operators migrate database servers; an embedded one with tables may belong to other code.
-        if self.makes_database and connection.vendor == "sqlite":
-            bring_up_to_date(logger.info, only_new=True)
+        if self.makes_database:
+            prepare_embedded_database(only_new=True)
         if self.serves_metrics:
             warn_of_pending_migrations()
         return super().execute(*args, **options)

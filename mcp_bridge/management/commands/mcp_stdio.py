@@ -7,15 +7,13 @@ from typing import Any
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from django.db import connection
-from loguru import logger
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from catalogue.database import bring_up_to_date, require_database
+from catalogue.database import prepare_embedded_database, require_database
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from connectors.formats.json import mend
@@ -38,8 +36,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         # Errors should appear now, not at the first request.
         require_database()
-        if connection.vendor == "sqlite":
-            bring_up_to_date(logger.info)
+        prepare_embedded_database()
         current_catalogue()
         access = local_access(options)
         worker = LocalWorker()
