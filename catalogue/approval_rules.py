@@ -13,10 +13,10 @@ from connectors.formats.json_schema import steps_of
 
 Rule = Mapping[str, Any]
 MEMBERS = {"argument", "is", "value"}
-MOST_RULES = 20
-MOST_VALUES = 100
-LONGEST_VALUE = 1_000  # Characters of the JSON
-MOST_STEPS = 10
+MAX_RULES = 20
+MAX_VALUES = 100
+MAX_VALUE = 1_000  # Characters of the JSON
+MAX_STEPS = 10
 EACH = "*"
 NUMBERS = ("number", "integer")
 
@@ -105,8 +105,8 @@ def check_form(given: Any) -> str:
     """The first error in the form of the rules, regardless of the schema; empty without one."""
     if not isinstance(given, list):
         return 'This must be a list, such as [{"argument": "/amount", "is": "over", "value": 1000}].'
-    if len(given) > MOST_RULES:
-        return f"At most {MOST_RULES} rules."
+    if len(given) > MAX_RULES:
+        return f"At most {MAX_RULES} rules."
     for number, rule in enumerate(given, start=1):
         if problem := _form_problem(rule):
             return f"Rule {number}: {problem}"
@@ -119,8 +119,8 @@ def _form_problem(rule: Any) -> str:
     argument, comparison, value = rule["argument"], rule["is"], rule["value"]
     if not isinstance(argument, str) or not argument.startswith("/") or argument == "/":
         return "`argument` must be a path that begins with a slash, such as /amount or /items/*/price."
-    if len(steps_of(argument)) > MOST_STEPS:
-        return f"`argument` cannot have more than {MOST_STEPS} steps."
+    if len(steps_of(argument)) > MAX_STEPS:
+        return f"`argument` cannot have more than {MAX_STEPS} steps."
     if comparison not in [*COMPARISONS]:  # Anything JSON can be, also what has no hash
         return f"the comparison {comparison!r} must be one of {', '.join(COMPARISONS)}."
     return _value_problem(comparison, value)
@@ -130,20 +130,16 @@ def _value_problem(comparison: str, value: Any) -> str:
     if comparison in OF_NUMBERS and not _is_number(value):
         return f"`{comparison}` requires a number."
     if comparison in OF_LISTS:
-        if (
-            not isinstance(value, list)
-            or not 0 < len(value) <= MOST_VALUES
-            or not all(map(_is_scalar, value))
-        ):
-            return f"`{comparison}` requires a list of 1 to {MOST_VALUES} strings, numbers, booleans or null."
+        if not isinstance(value, list) or not 0 < len(value) <= MAX_VALUES or not all(map(_is_scalar, value)):
+            return f"`{comparison}` requires a list of 1 to {MAX_VALUES} strings, numbers, booleans or null."
     elif not _is_scalar(value):
         return f"`{comparison}` requires a string, a number, a boolean or null."
     try:
         written = json.dumps(value, allow_nan=False)
     except ValueError:
         return "`value` cannot be infinite or NaN."
-    if len(written) > LONGEST_VALUE:
-        return f"`value` cannot have more than {LONGEST_VALUE:,} characters."
+    if len(written) > MAX_VALUE:
+        return f"`value` cannot have more than {MAX_VALUE:,} characters."
     return ""
 
 

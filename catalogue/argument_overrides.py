@@ -21,8 +21,8 @@ from connectors.formats.json_schema import pointer_of
 Schema = dict[str, Any]
 Overrides = Mapping[str, Mapping[str, Any]]
 MEMBERS = {"description", "constant", "default"}
-LONGEST_DESCRIPTION = 4_000
-LONGEST_VALUE = 10_000  # Characters of the JSON
+MAX_DESCRIPTION = 4_000
+MAX_VALUE = 10_000  # Characters of the JSON
 LEFT_TO_THE_CATALOGUE = "is set by the catalogue; leave it out"
 ABOUT_THE_WHOLE = {
     *("required", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"),
@@ -92,8 +92,8 @@ def check_form(given: Any) -> str:
         if {"constant", "default"} <= override.keys():
             return f"{name}: cannot have both a constant and a default."
         described = override.get("description", "-")
-        if not isinstance(described, str) or not 0 < len(described) <= LONGEST_DESCRIPTION:
-            return f"{name}: the description must be a string of at most {LONGEST_DESCRIPTION:,} characters."
+        if not isinstance(described, str) or not 0 < len(described) <= MAX_DESCRIPTION:
+            return f"{name}: the description must be a string of at most {MAX_DESCRIPTION:,} characters."
         if problem := _value_problem(override.get("constant", override.get("default"))):
             return f"{name}: {problem}"
     return ""
@@ -124,8 +124,8 @@ def _value_problem(value: Any) -> str:
         written = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return "the value is not valid JSON."
-    if len(written) > LONGEST_VALUE:
-        return f"the value cannot have more than {LONGEST_VALUE:,} characters."
+    if len(written) > MAX_VALUE:
+        return f"the value cannot have more than {MAX_VALUE:,} characters."
     return ""
 
 

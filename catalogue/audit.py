@@ -20,7 +20,7 @@ from audit.sealing import (
     note_copies,
     witnesses,
 )
-from catalogue.database import lend_connection
+from catalogue.database import release_connection
 from catalogue.history import Actor, plain, recorded_fields
 from catalogue.long_lists import search_newest, with_keys
 from catalogue.models import HistoryEntry, ProductSettings, Recorded
@@ -161,4 +161,4 @@ def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
     while batch := list(islice(lines, AT_A_TIME)):
         yield "".join(batch).encode("utf-8", "surrogateescape")
         # A slow reader must not occupy a connection.
-        lend_connection()
+        release_connection()

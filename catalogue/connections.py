@@ -44,8 +44,8 @@ from telemetry import metrics
 from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 8.0
-FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
-FEWEST_SECONDS_WHILE_FAILING = 15.0
+MIN_SECONDS = 5.0  # Minimum between two listings after notifications
+MIN_SECONDS_WHILE_FAILING = 15.0
 PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles
 LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits the source
 UNUSED_SECONDS = 900.0  # After which a connector that does not listen is closed; its source may be gone
@@ -246,9 +246,9 @@ def make_due_after_change(source_id: int) -> bool:
         return False
     now = due = timezone.now()
     if source.failures:
-        due = now + timedelta(seconds=FEWEST_SECONDS_WHILE_FAILING)
+        due = now + timedelta(seconds=MIN_SECONDS_WHILE_FAILING)
     elif source.last_refreshed_at is not None:
-        due = max(now, source.last_refreshed_at + timedelta(seconds=FEWEST_SECONDS))
+        due = max(now, source.last_refreshed_at + timedelta(seconds=MIN_SECONDS))
     later = Q(next_refresh_at=None) | Q(next_refresh_at__gt=due) | Q(refresh_lease_expires_at__gte=now)
     if Source.objects.filter(later, pk=source_id).update(next_refresh_at=due):
         logger.bind(source=source.name).info("The engine reports that its listing changed; listing it again")
@@ -424,18 +424,13 @@ def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple
         yield field, f"{'.'.join(inside)}: {message}" if inside else message
 
 
-@cache
-def _files_of(config: type[BaseModel]) -> list[str]:
-    return [setting.name for setting in _read_settings(config).values() if setting.hints.file]
-
-
 def _share(source: Source) -> _Shared:
     loop_connectors = _connectors.setdefault(asyncio.get_running_loop(), {})
     known, fingerprint = loop_connectors.get(source.pk), source.settings_fingerprint
     if references := references_in(source.encrypted_credentials):
         # A changed file takes effect with the next call.
         fingerprint += state_of(references)
-    files = _files_of(connector_class(source.kind).Config)
+    files = (setting.name for setting in settings_of(source.kind).values() if setting.hints.file)
     if paths := [source.config[name] for name in files if source.config.get(name)]:
         fingerprint += repr(list(map(state_of_file, paths)))
     if known is not None and known.fingerprint == fingerprint:

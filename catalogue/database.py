@@ -1,10 +1,8 @@
-"""Database access: from asynchronous code in one hop to a thread, without garbage collection
-while very many rows are made, and the embedded database."""
+"""Database access: from asynchronous code in one hop to a thread, watching for news, and migrations."""
 
 import asyncio
 import contextvars
 import fcntl
-import gc
 import itertools
 import os
 import sys
@@ -13,9 +11,10 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from django.conf import settings
@@ -30,10 +29,12 @@ from loguru import logger
 from catalogue.database_problems import describe_problem
 from catalogue.naming import counted
 from connectors.background import run_in_background_loop
+from telemetry.traces import begin_apart
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Row = TypeVar("Row")
+Watch = TypeVar("Watch")
 CONNECTIONS: int = settings.ENVIRONMENT.database_connections
 THREADS = 2 if connection.vendor == "sqlite" else min(6, CONNECTIONS // 2)
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
@@ -66,18 +67,13 @@ class _ClosedWithThread:
                 opened.close()
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.closed = _ClosedWithThread()
-
-
-_of_thread = _OfThread()
+_of_thread = threading.local()
 
 
 def close_with_thread(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """A receiver of `connection_created`. PostgreSQL's connections return to the pool after each use."""
     if connection.vendor == "sqlite" and threading.current_thread() is not threading.main_thread():
-        _of_thread.closed.connections.add(connection)
+        vars(_of_thread).setdefault("closed", _ClosedWithThread()).connections.add(connection)
 
 
 def require_database() -> None:
@@ -90,7 +86,7 @@ def require_database() -> None:
         probe.close()
 
 
-def lend_connection() -> None:
+def release_connection() -> None:
     """Return this thread's connection to the pool before a long wait; the next query takes one again."""
     if not connection.in_atomic_block:
         close_old_connections()
@@ -111,7 +107,7 @@ place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", de
 def without_connection() -> Iterator[None]:
     """For a long wait: other requests get this thread's connection and the request's place. In a transaction
     the thread keeps both."""
-    lend_connection()
+    release_connection()
     held = None if connection.in_atomic_block else place.get()
     if held is not None:
         held.give_back()
@@ -145,7 +141,7 @@ class SharedReading:
             if connection.in_atomic_block:
                 yield
                 return
-            lend_connection()
+            release_connection()
             if not self._turn.acquire(timeout=SHARED_READING_SECONDS):
                 raise OperationalError(f"another thread has been reading for {SHARED_READING_SECONDS:.0f} s")
         try:
@@ -155,7 +151,7 @@ class SharedReading:
 
 
 def in_batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """For statements that name the rows: databases limit the parameters of one."""
+    """Splits rows for statements that name them: databases limit the parameters of one."""
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
@@ -205,25 +201,41 @@ class DatabaseOutage:
             )
 
 
+@dataclass(slots=True)
+class Watcher(Generic[Watch]):
+    """What watches on one event loop, and the task that looks for news in the database for all of them."""
+
+    watches: set[Watch] = field(default_factory=set)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)  # For a look before its time
+    looking: asyncio.Task[None] | None = None
+
+
+class Watchers(dict[asyncio.AbstractEventLoop, Watcher[Watch]]):
+    @contextmanager
+    def watching(
+        self, watch: Watch, look: Callable[[Watcher[Watch]], Coroutine[Any, Any, None]]
+    ) -> Iterator[Watcher[Watch]]:
+        """All watches of a loop share one `look`, which goes on until the last of them ends."""
+        loop = asyncio.get_running_loop()
+        watcher = self.setdefault(loop, Watcher())
+        watcher.watches.add(watch)
+        if watcher.looking is None or watcher.looking.done():
+            watcher.looking = begin_apart(look(watcher))
+        try:
+            yield watcher
+        finally:
+            watcher.watches.discard(watch)
+            if not watcher.watches:
+                watcher.looking.cancel()
+                self.pop(loop, None)
+
+
 def _with_clean_connection(unit: Callable[[], Any]) -> Any:
     close_old_connections()
     try:
         return unit()
     finally:
         close_old_connections()
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """While millions of lasting values are created, the search for cyclic garbage takes a third of the time:
-    20,000 workflows are loaded in 1.3 s of CPU instead of 1.9 s."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> None:
@@ -249,7 +261,7 @@ def bring_up_to_date(say: Callable[[str], None], *, only_new: bool = False) -> N
 
 
 def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
-    """Of this version, with those that it has squashed: Django records these too."""
+    """Includes those that this version has squashed: Django records these, too."""
     squashed = (replacement.replaces for replacement in loader.replacements.values())
     return {*loader.disk_migrations, *itertools.chain.from_iterable(squashed)}
 
@@ -257,7 +269,7 @@ def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
 def describe_partly_migrated(
     loader: MigrationLoader, applied: Collection[MigrationKey] | None = None
 ) -> str | None:
-    """What to do about a database with only some of the migrations that this version has squashed. Django
+    """Says what to do about a database with only some of the migrations that are squashed now. Django
     takes it for up to date, as the files of the others are gone. `applied` is what the loader's database has,
     unless given."""
     applied = loader.applied_migrations or () if applied is None else applied
@@ -274,7 +286,7 @@ def describe_partly_migrated(
 
 
 def describe_pending_migrations(database: BaseDatabaseWrapper | None = None) -> str | None:
-    """What to do about a database that lacks some. Those of newer code do not matter."""
+    """Says what to do about a database that lacks some. Those of newer code do not matter."""
     executor = MigrationExecutor(database or connection)
     if problem := describe_partly_migrated(executor.loader):
         return problem

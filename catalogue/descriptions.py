@@ -1,7 +1,7 @@
 """Descriptions of workflows for agents, shared by every door, and their cost in tokens."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,11 +9,11 @@ from typing import Any
 
 from access.callers import Bounds
 from catalogue.exposure import ExposedCatalogue
-from catalogue.interactions import declared_interactions, describe_interactions
 from catalogue.models import Source, Workflow
 from catalogue.models.workflow import OF_OUTPUT
 from catalogue.reduced_schemas import open_part
-from catalogue.served_schemas import describe_inputs, describe_outputs, summarise_inputs
+from catalogue.schemas import GENERIC_SCHEMA
+from catalogue.served_schemas import describe_inputs, describe_outputs, serve_schema, summarise_inputs
 
 SHORT_DESCRIPTION = 150
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
@@ -41,14 +41,14 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
 
 
 def _reason(source: Source) -> str:
-    """In the product's words: what an engine says of an error could instruct agents."""
+    """Uses the product's words: what an engine says of an error could instruct agents."""
     is_ours = source.health_error in (None, Source.HealthState.HELD)
     if is_ours or source.change_policy == Source.ChangePolicy.FOLLOW:
         return source.health_message
     return f"The last listing failed ({source.health_error})."
 
 
-class _Remembered:
+class OutageCache:
     def __init__(self) -> None:
         self._outages: Outages = ()
         self._asked_at: float | None = None
@@ -76,10 +76,10 @@ class _Remembered:
         self._asked_at = None
 
 
-_remembered = _Remembered()
-fresh_outages = _remembered.fresh
-current_outages = _remembered.current
-forget_outages = _remembered.forget
+_outages = OutageCache()
+fresh_outages = _outages.fresh
+current_outages = _outages.current
+forget_outages = _outages.forget
 
 
 class Mode(StrEnum):
@@ -170,6 +170,57 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     start, last_word_is_whole = line[:length], line[length] == " "
     kept = start if last_word_is_whole else start.rpartition(" ")[0] or start
     return kept.rstrip(" .,;:") + "..."
+
+
+# Queries and signals of running workflows (E10)
+
+
+class InteractionKind(StrEnum):
+    QUERY = "query"
+    SIGNAL = "signal"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredInteraction:
+    kind: InteractionKind
+    name: str
+    description: str
+    schema: dict[str, Any]  # JSON Schema that arguments are validated against
+
+
+def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> list[DeclaredInteraction]:
+    """Keeps the engine's order, queries first."""
+    declared: dict[InteractionKind, Sequence[dict[str, Any]]] = {
+        InteractionKind.QUERY: workflow.queries,
+        InteractionKind.SIGNAL: workflow.signals,
+    }
+    return [
+        DeclaredInteraction(
+            kind=of_kind,
+            name=one["name"],
+            description=one.get("description", ""),
+            schema=one.get("inputSchema") or GENERIC_SCHEMA,
+        )
+        for of_kind, several in declared.items()
+        for one in several
+        if kind in (None, of_kind)
+    ]
+
+
+def describe_interactions(workflow: Workflow) -> dict[str, Any]:
+    """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
+    return {
+        name: [
+            one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
+        ]
+        for name, declared in declared_interactions(workflow).items()
+    }
+
+
+def declared_interactions(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
+    """Returns them as the engine declares them, without empty kinds."""
+    both = {"queries": workflow.queries, "signals": workflow.signals}
+    return {name: declared for name, declared in both.items() if declared}
 
 
 CHARACTERS_PER_TOKEN = 4  # Of English and JSON; each model counts differently

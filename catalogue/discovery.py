@@ -32,11 +32,11 @@ LISTING_TIMEOUT_SECONDS = 300.0
 FEATURES_TIMEOUT_SECONDS = 100.0  # Part of LISTING_TIMEOUT_SECONDS
 LEASE = timedelta(seconds=60)
 RENEWAL_SECONDS = 15.0  # Short enough to free the source within a minute after its process is killed
-LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
+MAX_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
-LONGEST_RETRY_SECONDS = 3600
-NAMED_IN_LOG = 10
+MAX_RETRY_SECONDS = 3600
+MAX_NAMED_IN_LOG = 10
 
 
 class RefreshRefused(Exception):
@@ -54,14 +54,23 @@ def refresh_source(
     listings. Returns the finished run, also if the listing failed or is held. Raises RefreshRefused for a
     disabled or deleted source, and BeingRefreshed. `waits`: wait for the listing in progress, which may miss
     what the caller wants to see, and list again."""
-    source = _claim_in_turn(source) if waits else _claim(source)
+    deadline = time.monotonic() + (MAX_TURN_SECONDS if waits else 0)  # The lease of a killed process expires
+    while True:
+        try:
+            source = _claim(source)
+            break
+        except BeingRefreshed:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(LOOK_AGAIN_SECONDS)
     try:
         for abandoned in source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.RUNNING):
             abandoned.finish(outcome=DiscoveryRun.Outcome.FAILED, error="It was abandoned before it ended.")
         run = DiscoveryRun.objects.create(source=source, trigger=trigger)
-        return _refresh(source, run)
+        _list_and_record(source, run)
+        return run
     finally:
-        _held(source).update(refresh_lease_expires_at=None)
+        _leased(source).update(refresh_lease_expires_at=None)
 
 
 def due_sources() -> list[int]:
@@ -80,7 +89,7 @@ def correct_times() -> None:
     wrong |= Q(refresh_lease_expires_at__gt=leased)
     for source in Source.objects.filter(wrong, enabled=True):
         changes: dict[str, datetime] = {}
-        longest = timedelta(seconds=max(source.effective_refresh_interval, LONGEST_RETRY_SECONDS))
+        longest = timedelta(seconds=max(source.effective_refresh_interval, MAX_RETRY_SECONDS))
         if source.last_refreshed_at is not None and source.last_refreshed_at > ahead:
             changes["last_refreshed_at"] = now
             if source.next_refresh_at is not None:
@@ -114,18 +123,6 @@ def sources_to_list_at_start() -> list[int]:
     return [source.pk for source in Source.objects.filter(enabled=True) if source.effective_refresh_interval]
 
 
-def _claim_in_turn(source: Source) -> Source:
-    """Waits for the lease; that of a killed process expires."""
-    deadline = time.monotonic() + LONGEST_TURN_SECONDS
-    while True:
-        try:
-            return _claim(source)
-        except BeingRefreshed:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(LOOK_AGAIN_SECONDS)
-
-
 def give_up_listings(source_ids: Collection[int]) -> None:
     """Free the leases of a process that is about to end."""
     Source.objects.filter(pk__in=source_ids).update(refresh_lease_expires_at=None)
@@ -145,19 +142,20 @@ def _claim(source: Source) -> Source:
     raise BeingRefreshed(f"Source {source.name} is already being refreshed.")
 
 
-def _held(source: Source) -> QuerySet[Source]:
+def _leased(source: Source) -> QuerySet[Source]:
     """The source's row while the lease is ours; empty once another listing took it."""
     return Source.objects.filter(pk=source.pk, refresh_lease_expires_at=source.refresh_lease_expires_at)
 
 
-def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
+def _list_and_record(source: Source, run: DiscoveryRun) -> None:
     log = logger.bind(source=source.name)
     try:
         summary = _list_and_reconcile(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
         metrics.discovery_runs.labels("superseded").inc()
-        return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
+        run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
+        return
     except ListingHeld as error:
         _record_held_listing(source, run, error)
     except ConnectorError as error:
@@ -168,7 +166,6 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     else:
         _record_success(source, run, summary)
     metrics.discovery_runs.labels(str(run.outcome)).inc()
-    return run
 
 
 def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
@@ -176,8 +173,14 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     answer = run_without_connection(_list_under_lease(source))
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer.workflows), run)
-        skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        told = f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}"
+        told = f"Workflows listed: {run.found}."
+        if run.found and run.skipped_count:
+            told = f"Workflows listed: {run.found}, {run.skipped_count} skipped."
+        elif run.skipped:
+            first, others = run.skipped[0], run.skipped_count - 1
+            named = first["name"] or first["id"] or "(no id)"
+            told += f" {named}: {first['reason'].removesuffix('.')}."
+            told += f" {counted(others, 'more was', 'more were')} skipped." if others else ""
         # A failure to list prompts and resources does not affect the listing of tools.
         if answer.features is not None:
             told += reconcile_features(source, read_features(answer.features), run)
@@ -187,16 +190,6 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared in the catalogue. {answer.message}"
-
-
-def _why_empty(run: DiscoveryRun) -> str:
-    """The reason for an empty listing; empty if nothing was skipped."""
-    if run.found or not run.skipped:
-        return ""
-    first, others = run.skipped[0], run.skipped_count - 1
-    named = first["name"] or first["id"] or "(no id)"
-    message = f" {named}: {first['reason'].removesuffix('.')}."
-    return f"{message} {counted(others, 'more was', 'more were')} skipped." if others else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +212,7 @@ async def _list_under_lease(source: Source) -> _Listing | Health:
 def _renew(source: Source) -> None:
     later = timezone.now() + LEASE
     try:
-        if _held(source).update(refresh_lease_expires_at=later):
+        if _leased(source).update(refresh_lease_expires_at=later):
             source.refresh_lease_expires_at = later
     except (OperationalError, InterfaceError) as error:
         # The lease outlasts several failed renewals.
@@ -233,7 +226,9 @@ async def _list(source: Source) -> _Listing | Health:
             if not connector.capabilities.lists_workflows:
                 return await connector.check()
             listing: list[Any] = [item async for item in connector.discover()]
-            features, problem = await _list_features(connector)
+            features, problem = None, ""
+            if connector.capabilities.has_features:
+                features, problem = await _list_features(connector)
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
     for item in listing:
@@ -251,8 +246,6 @@ async def _list_features(
     connector: Connector,
 ) -> tuple[list[FeatureDefinition | RejectedDefinition] | None, str]:
     """A server's prompts and resources, and why they are unknown."""
-    if not connector.capabilities.has_features:
-        return None, ""
     try:
         async with asyncio.timeout(FEATURES_TIMEOUT_SECONDS):
             return [item async for item in connector.list_features()], ""
@@ -270,7 +263,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
         message += f" Warning: {what_is} no longer listed."
     now = timezone.now()
     interval = source.effective_refresh_interval
-    _held(source).update(
+    _leased(source).update(
         health_state=Source.HealthState.OK,
         health_message=message,
         health_error=None,
@@ -292,8 +285,8 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
         log.log(level, "Skipped workflow {}: {}", named, skipped["reason"])
     if run.missing:
         # Later listings lack the same ones; the source's page and REST name them as long as they do.
-        gone = ", ".join(one["tool_name"] for one in run.changes.get("missing", ())[:NAMED_IN_LOG])
-        more = f" and {run.missing - NAMED_IN_LOG} more" if run.missing > NAMED_IN_LOG else ""
+        gone = ", ".join(one["tool_name"] for one in run.changes.get("missing", ())[:MAX_NAMED_IN_LOG])
+        more = f" and {run.missing - MAX_NAMED_IN_LOG} more" if run.missing > MAX_NAMED_IN_LOG else ""
         text = "The engine no longer lists {}, whose tools are hidden until it does: {}{}"
         log.warning(text, counted(run.missing, "workflow"), gone, more)
     counts = f"{run.added} added, {run.updated} updated, {run.returned} returned, {run.missing} missing"
@@ -301,7 +294,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
 
 
 def _what_was_skipped(skipped: dict[str, Any]) -> tuple[str, str, str]:
-    """Without the position, which shifts with each workflow before it."""
+    """Leaves out the position, which shifts with each workflow before it."""
     return skipped["id"], skipped["name"], skipped["reason"]
 
 
@@ -314,7 +307,7 @@ def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) 
     run.finish(outcome=DiscoveryRun.Outcome.HELD, error=str(error))
     now = timezone.now()
     interval = source.effective_refresh_interval
-    _held(source).update(
+    _leased(source).update(
         health_state=Source.HealthState.HELD,
         health_message=str(error),
         health_error="held",
@@ -329,7 +322,7 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
     run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=error.message)
     now = timezone.now()
     wait = _retry_wait(source, error)
-    _held(source).update(
+    _leased(source).update(
         health_state=Source.HealthState.FAILING,
         health_message=error.message,
         health_error=error_name(error),
@@ -355,7 +348,7 @@ def _retry_wait(source: Source, error: ConnectorError) -> float:
     interval = source.effective_refresh_interval
     if not interval:
         return 0.0
-    backoff = backoff_seconds(source.failures, first=FIRST_RETRY_SECONDS, longest=LONGEST_RETRY_SECONDS)
+    backoff = backoff_seconds(source.failures, first=FIRST_RETRY_SECONDS, longest=MAX_RETRY_SECONDS)
     if source.failures >= settings.CATALOGUE.retry_attempts:
         backoff = max(backoff, interval)
     asked = error.retry_after if isinstance(error, Unreachable) else None

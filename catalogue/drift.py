@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from catalogue.naming import listed
 from catalogue.schemas import GENERIC_SCHEMA
@@ -16,7 +16,7 @@ from connectors.formats.json import as_object
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
-MOST_NAMED = 5
+MAX_NAMED = 5
 SIDES = {"input_schema": "argument", "output_schema": "result"}
 ASPECTS = ("added", "required", "gone", "text", "values", "default", "bounds", "schema")
 
@@ -42,8 +42,8 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
     found = [
         *(one for name, label in LABELS.items() for one in _of_value(name, label, accepted, offered)),
         *_of_findings(accepted, offered),
-        *_of_schema("input_schema", accepted, offered, INPUT),
-        *_of_schema("output_schema", accepted, offered, OUTPUT),
+        *_of_schema("input_schema", accepted, offered),
+        *_of_schema("output_schema", accepted, offered),
         *_of_hints(accepted, offered),
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
@@ -65,7 +65,7 @@ def kinds_held(differences: list[Difference]) -> list[str]:
 def describe_differences(differences: list[Difference]) -> str:
     """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
-    shown = [difference.text for difference in ordered[:MOST_NAMED]]
+    shown = [difference.text for difference in ordered[:MAX_NAMED]]
     more = len(ordered) - len(shown)
     return ", ".join([*shown, f"{more} more"] if more else shown)
 
@@ -90,7 +90,7 @@ WITHOUT_WORDS = {  # By key, the values that tell agents nothing
         r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|build|dev|rc)(?:\.?[0-9]+)?)){0,4}"
     ),
 }
-LONGEST_NUMBER = 2**64  # A longer one can spell a text
+MAX_NUMBER = 2**64  # A longer one can spell a text
 Place = tuple[str, ...]  # The keys that lead to a text
 
 
@@ -108,7 +108,7 @@ def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             text = WHITE_SPACE.sub(" ", value).strip() if place[-1] in PROSE else value
             if text and not (place[-1] in WITHOUT_WORDS and WITHOUT_WORDS[place[-1]].fullmatch(text)):
                 yield place, text
-        case int() if abs(value) > LONGEST_NUMBER:
+        case int() if abs(value) > MAX_NUMBER:
             yield place, hex(value)
         case list():
             for item in value:
@@ -224,39 +224,33 @@ def _with_warning(difference: Difference) -> Difference:
         return difference
     before = find_suspicious(difference.old)
     found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
-    return replace(difference, warning=", ".join(found[:MOST_NAMED]))
+    return replace(difference, warning=", ".join(found[:MAX_NAMED]))
 
 
 # JSON Schema
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Inputs may become wider without harm, outputs narrower."""
-
-    field: str
-    noun: str
-    whole: str
-    is_output: bool = False
-
-    def named(self, path: str) -> str:
-        return f"{self.noun} `{path}`" if path else self.whole
+Side = Literal["input_schema", "output_schema"]
+"""Inputs may become wider without harm, outputs narrower."""
+OUTPUT: Side = "output_schema"
 
 
-INPUT = _Side("input_schema", "argument", "the argument object")
-OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
+def _named(side: Side, path: str) -> str:
+    if side == OUTPUT:
+        return f"result field `{path}`" if path else "the result"
+    return f"argument `{path}`" if path else "the argument object"
 
 
 def _differs(
-    side: _Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
+    side: Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
 ) -> Difference:
-    return Difference(field=side.field, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
+    return Difference(field=side, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
 
 
-def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
-    old, new = accepted[field], offered[field]
+def _of_schema(side: Side, accepted: Layer, offered: Layer) -> Iterator[Difference]:
+    old, new = accepted[side], offered[side]
     if old is None and new is not None:
-        harmless = not new_texts(field, old, new)
+        harmless = not new_texts(side, old, new)
         yield _differs(side, "added", "new output schema", old, new, harmless=harmless)
     elif new is None and old is not None:
         yield _differs(side, "gone", "the output schema is gone", old, new)
@@ -264,19 +258,19 @@ def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iter
         found = list(_compare_schemas(old, new, "", side))
         yield from found
         # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
-        if is_harmless(found) and (added := new_texts(field, old, new)):
+        if is_harmless(found) and (added := new_texts(side, old, new)):
             shown = _quoted(sorted(text for _, text in added))
-            yield _differs(side, "schema", f"{side.whole} has new texts: {shown}", old, new)
+            yield _differs(side, "schema", f"{_named(side, '')} has new texts: {shown}", old, new)
 
 
 NESTED = {"$defs", "definitions", "items", "properties", "required"}
 
 
-def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Difference]:
+def _compare_schemas(old: Any, new: Any, path: str, side: Side) -> Iterator[Difference]:
     if _same(old, new):
         return
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        yield _differs(side, "schema", f"{side.named(path)} has another schema", old, new)
+        yield _differs(side, "schema", f"{_named(side, path)} has another schema", old, new)
         return
     yield from _compare_properties(old, new, path, side)
     if "items" in old or "items" in new:
@@ -297,39 +291,33 @@ _written = json.JSONEncoder(sort_keys=True).encode
 
 
 def _compare_properties(
-    old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+    old: dict[str, Any], new: dict[str, Any], path: str, side: Side
 ) -> Iterator[Difference]:
     before, after = as_object(old.get("properties")), as_object(new.get("properties"))
     needed_before, needed_after = _names(old.get("required")), _names(new.get("required"))
     unnamed = (needed_before | needed_after) - before.keys() - after.keys()
+    is_output = side == OUTPUT
     for name in [*before | after, *sorted(unnamed)]:
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            harmless = not side.is_output and was >= is_now
-            yield _differs(side, "gone", f"{side.named(inner)} is gone", before[name], harmless=harmless)
+            harmless = not is_output and was >= is_now
+            yield _differs(side, "gone", f"{_named(side, inner)} is gone", before[name], harmless=harmless)
         elif name in after and name not in before:
-            yield _new_property(inner, after[name], side, required=is_now)
+            necessity = "" if is_output else "required " if is_now else "optional "
+            aspect = "required" if is_now and not is_output else "added"
+            yield _differs(side, aspect, f"new {necessity}{_named(side, inner)}", new=after[name])
         else:
             if was != is_now:
-                yield _other_necessity(inner, side, required=is_now)
+                verb = "promised" if is_output else "required"
+                message = f"{_named(side, inner)} is {f'{verb} now' if is_now else f'no longer {verb}'}"
+                before_and_after = ("optional", "required") if is_now else ("required", "optional")
+                harmless = is_now == is_output
+                yield _differs(side, "required", message, *before_and_after, harmless=harmless)
             yield from _compare_schemas(before.get(name, {}), after.get(name, {}), inner, side)
 
 
-def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
-    kind = "" if side.is_output else "required " if required else "optional "
-    aspect = "required" if required and not side.is_output else "added"
-    return _differs(side, aspect, f"new {kind}{side.named(path)}", new=schema)
-
-
-def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
-    verb = "promised" if side.is_output else "required"
-    message = f"{side.named(path)} is {f'{verb} now' if required else f'no longer {verb}'}"
-    old, new = ("optional", "required") if required else ("required", "optional")
-    return _differs(side, "required", message, old, new, harmless=required == side.is_output)
-
-
-def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
+def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: Side) -> Iterator[Difference]:
     """The places that refer to definitions are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
@@ -353,20 +341,20 @@ ASPECT_OF = {
 
 
 def _keyword_difference(
-    keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
+    keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: Side
 ) -> Difference:
     before, after = old.get(keyword), new.get(keyword)
     aspect = "text" if keyword.startswith("x-") else ASPECT_OF.get(keyword, "schema")
     if keyword in PROSE:
-        message = f"{_changed(before, after)} {keyword} of {side.named(path)}"
+        message = f"{_changed(before, after)} {keyword} of {_named(side, path)}"
         widens = narrows = True
     else:
         rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
         said, widens, narrows = rule(keyword, old, new)
-        message = f"{side.named(path)} {said}"
+        message = f"{_named(side, path)} {said}"
     if keyword == "enum" and widens:
         aspect = "values"
-    harmless = (narrows if side.is_output else widens) and not new_texts(keyword, before, after)
+    harmless = (narrows if side == OUTPUT else widens) and not new_texts(keyword, before, after)
     return _differs(side, aspect, message, before, after, harmless=harmless)
 
 
@@ -396,7 +384,7 @@ def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Chan
 
 
 def _missing_from(values: list[Any], others: list[Any]) -> list[Any]:
-    """Of the others, those that the values lack."""
+    """Returns those of the others that the values lack."""
     known = set(map(_written, values))
     return [value for value in others if _written(value) not in known]
 
@@ -438,7 +426,7 @@ def _types(value: Any) -> set[str]:
 
 
 def _quoted(values: list[Any]) -> str:
-    return listed([f"`{value}`" for value in values], MOST_NAMED)
+    return listed([f"`{value}`" for value in values], MAX_NAMED)
 
 
 def _names(value: Any) -> set[str]:
@@ -466,7 +454,7 @@ PATTERNS = tuple(
         r"[A-Za-z0-9+/]{100,}={0,2}",
     )
 )
-LONGEST_EXCERPT = 80
+MAX_EXCERPT = 80
 UNSEEN = frozenset({"Cf", "Co", "Cn", "Cs"})  # Zero width, direction, tags, private use
 
 
@@ -487,7 +475,7 @@ def _excerpts_of(text: str) -> tuple[str, ...]:
     for pattern in PATTERNS:
         for match in pattern.finditer(readable):
             line = " ".join(match[0].split())
-            shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
+            shown = line if len(line) <= MAX_EXCERPT else f"{line[:MAX_EXCERPT]}..."
             found.append(f"\u201c{shown}\u201d")
     return tuple(found)
 
@@ -504,7 +492,7 @@ def warning_of(layer: Layer) -> str:
     texts = dict.fromkeys(texts_in([layer.get(name) for name in READ_BY_AGENTS]))
     addresses = {f"\u201c{text}\u201d" for text in texts if text.startswith(("http://", "https://"))}
     found = [excerpt for excerpt in find_suspicious(list(texts)) if excerpt not in addresses]
-    return ", ".join(found[:MOST_NAMED])
+    return ", ".join(found[:MAX_NAMED])
 
 
 def show_unseen(text: str) -> str:

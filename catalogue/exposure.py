@@ -18,7 +18,7 @@ from django.utils.text import capfirst
 from loguru import logger
 
 from access.callers import Bounds, Person
-from catalogue.database import DatabaseOutage, SharedReading, collection_paused, run_in_database
+from catalogue.database import DatabaseOutage, SharedReading, Watcher, Watchers, run_in_database
 from catalogue.models import (
     ChoosingRule,
     Revision,
@@ -32,7 +32,6 @@ from catalogue.models import (
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
-from catalogue.watching import Watcher, Watchers
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -59,9 +58,8 @@ class FilterChain(Generic[Rule]):
     include filter. A filter with an unusable pattern, such as one loaded without validation, hides each
     workflow that reaches it, because its intended matches are unknown."""
 
-    def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
-        chosen = [rule for rule in filters if rule.enabled or not whether_enabled]
-        self._rules = [(rule, *_compiled(rule)) for rule in chosen]
+    def __init__(self, filters: Iterable[Rule]) -> None:
+        self._rules = [(rule, *_compiled(rule)) for rule in filters if rule.enabled]
         self._default = not any(is_shown for _, is_shown, _ in self._rules)
 
     def deciding_filter(self, workflow: Workflow) -> Rule | None:
@@ -170,7 +168,7 @@ class ExposedCatalogue:
     )
 
     def seen_within(self, bounds: Bounds) -> Workflows:
-        """What a caller sees and runs. Empty for a toolset that is unknown, or reserved for others."""
+        """Returns what a caller sees and runs. Empty for an unknown toolset, or one reserved for others."""
         return self.visible_workflows(self.reservations.exclusions_for(bounds.person), bounds.toolset)
 
     def visible_workflows(self, exclusions: Exclusions, slug: str | None) -> Workflows:
@@ -186,7 +184,12 @@ class ExposedCatalogue:
                 every = {**self.reserved, **self.toolsets}
                 others = [entry for slug, entry in every.items() if slug not in exclusions.toolsets]
                 barred = [every[slug] for slug in exclusions.toolsets]
-                seen = (one for one in seen if not _is_in(barred, one) or _is_in(others, one))
+                seen = (
+                    one
+                    for one in seen
+                    if not any(entry.chooses(one) for entry in barred)
+                    or any(entry.chooses(one) for entry in others)
+                )
             if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
             known = self._views[slug, exclusions] = _by_name(seen)
@@ -221,10 +224,6 @@ def _by_name(workflows: Iterable[Workflow]) -> Workflows:
     return MappingProxyType({workflow.tool_name: workflow for workflow in workflows})
 
 
-def _is_in(toolsets: Iterable[ExposedToolset], workflow: Workflow) -> bool:
-    return any(entry.chooses(workflow) for entry in toolsets)
-
-
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
     # Few workflows have aliases: skip the others without parsing a time.
     had_it = (workflow for workflow in workflows.values() if name in workflow.tool_aliases)
@@ -232,7 +231,7 @@ def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
 
 
 def find_named(workflows: Workflows, name: str) -> Workflow | None:
-    """By the tool name, or by a former one that still works."""
+    """Finds it by its tool name, or by a former one that still works."""
     return workflows.get(name) or find_by_alias(workflows, name)
 
 
@@ -269,9 +268,8 @@ class Placement:
         return f"it would {' and '.join(phrases)}" if phrases else ""
 
 
-@collection_paused()
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
-    """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
+    """Takes a bounded number of queries, whatever the size. What has not changed comes from `known`, so a
     workflow is a new object if and only if its row or its source's has changed."""
     # The revision first: rows that change during the read belong to a later one, which is noticed.
     revision = Revision.current()
@@ -288,41 +286,40 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     for workflow in shown.values():
         # On the workflows themselves, so that a call finds out without a query or a search.
         workflow.approving_toolsets = tuple(one.toolset for one in approving if one.chooses(workflow))
-    features = _read_features(runnable.values())
-    sources = {row.source for row in runnable.values()} | {feature.source for feature in features}
+    sources = {row.source_id: row.source for row in runnable.values()}
+    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
+    sources |= Source.objects.in_bulk({feature.source_id for feature in features} - sources.keys())
+    # A source may have been deleted since the rows were read.
+    features = [feature for feature in features if feature.source_id in sources]
+    for feature in features:
+        feature.source = sources[feature.source_id]
     reserved = {one.toolset.slug: one for one in toolsets if one.toolset.reserved_for}
     return ExposedCatalogue(
         revision,
         shown,
         MappingProxyType({one.toolset.slug: one for one in toolsets if one.toolset.enabled}),
         runnable,
-        features,
+        sorted(features, key=attrgetter("served_as")),
         Reservations(
-            sources={source.pk: source.admitted for source in sources if source.reserved_for},
+            sources={key: source.admitted for key, source in sources.items() if source.reserved_for},
             toolsets={slug: one.toolset.admitted for slug, one in reserved.items()},
         ),
         reserved,
     )
 
 
-def _read_features(runnable: Iterable[Workflow]) -> list[ServerFeature]:
-    """Their sources are the same objects as those of workflows, where these have any."""
-    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
-    sources = {row.source_id: row.source for row in runnable}
-    if others := {feature.source_id for feature in features} - sources.keys():
-        sources |= Source.objects.in_bulk(others)
-    # A source may have been deleted since the rows were read.
-    features = [feature for feature in features if feature.source_id in sources]
-    for feature in features:
-        feature.source = sources[feature.source_id]
-    return sorted(features, key=attrgetter("served_as"))
-
-
 MAX_KEYS = 500  # Of rows to read; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
-    sources = _sources_of_now({row.source_id: row.source for row in known.values()})
+    sources = Source.objects.in_bulk()
+    for key, source in {row.source_id: row.source for row in known.values()}.items():
+        present = sources.get(key)
+        if present is not None and present.settings_values() == source.settings_values():
+            # The known object stays, with what was observed of it since.
+            for name in OBSERVED:
+                setattr(source, name, getattr(present, name))
+            sources[key] = source
     rows = Workflow.objects.runnable().order_by()
     versions = dict(rows.values_list("pk", "row_version")) if known else {}
     current = {
@@ -337,22 +334,10 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
         rows = rows.filter(pk__in=changed)
     for row in rows:
         # A source may have been added or deleted since the sources were read.
-        if (source := sources.get(row.source_id)) is not None:
-            row.source = source
+        if row.source_id in sources:
+            row.source = sources[row.source_id]
             current[row.pk] = row
     return current
-
-
-def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
-    """The known objects where no setting has changed, with what was observed of them since."""
-    sources = Source.objects.in_bulk()
-    for key, source in known.items():
-        present = sources.get(key)
-        if present is not None and present.settings_values() == source.settings_values():
-            for name in OBSERVED:
-                setattr(source, name, getattr(present, name))
-            sources[key] = source
-    return sources
 
 
 def choose(
@@ -376,17 +361,12 @@ def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
     return ExposedToolset(toolset, catalogue.workflows, picked).workflows
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    toolset: Toolset
-    picked: bool  # By hand; otherwise by a rule
-
-
-def memberships_of(workflow: Workflow) -> list[Membership]:
-    """The toolsets that show the workflow while it is exposed, in three queries."""
+def memberships_of(workflow: Workflow) -> list[tuple[Toolset, bool]]:
+    """The toolsets that show the workflow while it is exposed, and whether it is picked by hand; in three
+    queries."""
     picking = set(workflow.toolsets.values_list("pk", flat=True))
     return [
-        Membership(toolset, toolset.pk in picking)
+        (toolset, toolset.pk in picking)
         for toolset in Toolset.objects.prefetch_related("rules")
         if toolset.pk in picking or _chooser(list(toolset.rules.all()), ())(workflow)
     ]
@@ -434,12 +414,16 @@ def _light_workflows() -> Iterator[Workflow]:
 
 
 def count_switched(keys: Collection[int], *, enabled: bool) -> int:
-    """Of these workflows, those that agents would newly see if all were enabled, or no longer see if none
-    were."""
+    """Counts those of the workflows that agents would newly see if all were enabled, or no longer see if
+    none were."""
     chain, chosen = enabled_filters(), frozenset(keys)
-    switched = (one for one in _light_workflows() if one.pk in chosen and one.enabled != enabled)
     return sum(
-        one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in switched
+        one.pk in chosen
+        and one.enabled != enabled
+        and one.source.enabled
+        and one.missing_since is None
+        and chain.lets_through(one)
+        for one in _light_workflows()
     )
 
 
@@ -451,46 +435,40 @@ class FilterPreview:
     hidden: list[str] = field(default_factory=list)
 
 
-def preview_filters(*chains: Iterable[WorkflowFilter]) -> list[FilterPreview]:
-    compiled = [FilterChain(rules) for rules in chains]
-    previews = [FilterPreview() for _ in compiled]
-    ready = [
+def _ready_workflows() -> list[Workflow]:
+    ready = (
         one for one in _light_workflows() if one.missing_since is None and one.enabled and one.source.enabled
-    ]
-    for workflow in sorted(ready, key=attrgetter("tool_name")):
-        for chain, preview in zip(compiled, previews, strict=True):
-            (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
-    return previews
+    )
+    return sorted(ready, key=attrgetter("tool_name"))
 
 
-def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
-    """What is shown or hidden only because of this filter, or would be if it were enabled."""
-    rules = list(WorkflowFilter.objects.all())
-    others = [other for other in rules if other.pk != rule.pk]
-    for other in rules:
-        other.enabled = other.enabled or other.pk == rule.pk
-    return effect_of_replacing(others, rules)
-
-
-def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
-    """Names of the matching tools: enabled workflows of enabled sources, and the others."""
-    chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
-    for workflow in _light_workflows():
-        if workflow.missing_since is None and chain.deciding_filter(workflow):
-            is_ready = workflow.enabled and workflow.source.enabled
-            (enabled if is_ready else others).append(workflow.tool_name)
-    return sorted(enabled), sorted(others)
+def preview_filters(rules: Iterable[WorkflowFilter]) -> FilterPreview:
+    chain, preview = FilterChain(rules), FilterPreview()
+    for workflow in _ready_workflows():
+        (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
+    return preview
 
 
 def effect_of_replacing(
     stored: Iterable[WorkflowFilter], proposed: Iterable[WorkflowFilter]
 ) -> FilterPreview:
-    """What agents would newly see and no longer see with these filters instead of the stored ones."""
+    """Returns what agents would newly see, and no longer see, with the proposed filters."""
     in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
-    now, then = preview_filters(stored, in_order)
-    return FilterPreview(
-        shown=sorted(set(then.shown) - set(now.shown)), hidden=sorted(set(then.hidden) - set(now.hidden))
-    )
+    now, then, effect = FilterChain(stored), FilterChain(in_order), FilterPreview()
+    for workflow in _ready_workflows():
+        if (is_shown := then.lets_through(workflow)) != now.lets_through(workflow):
+            (effect.shown if is_shown else effect.hidden).append(workflow.tool_name)
+    return effect
+
+
+def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
+    """Names of the matching tools: enabled workflows of enabled sources, and the others."""
+    (_, matches), enabled, others = _compiled(rule), list[str](), list[str]()
+    for workflow in _light_workflows():
+        if workflow.missing_since is None and matches(workflow):
+            is_ready = workflow.enabled and workflow.source.enabled
+            (enabled if is_ready else others).append(workflow.tool_name)
+    return sorted(enabled), sorted(others)
 
 
 class CatalogueCache:
@@ -536,13 +514,13 @@ forget_catalogue = _cache.forget
 
 
 async def present_catalogue() -> ExposedCatalogue:
-    """As `current_catalogue`, with a database thread only if it must be queried."""
+    """Returns `current_catalogue`, and uses a thread only if the database must be queried."""
     known = fresh_catalogue()
     return await run_in_database(current_catalogue) if known is None else known
 
 
 def explain_all() -> Mapping[int, Explanation]:
-    """By workflow key: one query, and three more after a new revision."""
+    """Explains each workflow, by key, in one query, and three more after a new revision."""
     return _explain_all(Revision.current())
 
 

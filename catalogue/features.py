@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from django.db import transaction
@@ -50,7 +49,9 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     engine. Raises Superseded."""
     current, now = lock_as_listed(source), timezone.now()
     known = {(feature.kind, feature.upstream_id): feature for feature in current.features.all()}
-    names, new, changed = _Names(current), list[ServerFeature](), list[ServerFeature]()
+    new, changed = list[ServerFeature](), list[ServerFeature]()
+    is_new = listing.definitions.keys() - known.keys()
+    taken, spaces = _taken_names(current) if is_new else ({}, ())
     for key, definition in listing.definitions.items():
         said = words_of(definition)
         if (feature := known.pop(key, None)) is None:
@@ -59,7 +60,7 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
                     source=current,
                     kind=definition.kind.value,
                     upstream_id=definition.id,
-                    served_as=names.make(definition),
+                    served_as=_make_name(definition, current, taken[definition.kind], spaces),
                     definition=said,
                     enabled=is_enabled_when_new(current),
                 )
@@ -131,38 +132,32 @@ def is_enabled_when_new(source: Source) -> bool:
     return source.new_workflows == Source.NewWorkflows.EXPOSED
 
 
-class _Names:
-    """Makes unique names and addresses; reads the existing ones for the first new feature."""
+def _taken_names(own: Source) -> tuple[dict[FeatureKind, set[str]], tuple[str, ...]]:
+    """Names and addresses of all sources, and what the addresses of other servers' templates begin with."""
+    taken, spaces = {kind: set[str]() for kind in FeatureKind}, []
+    for kind, served_as, source in ServerFeature.objects.values_list("kind", "served_as", "source"):
+        taken[FeatureKind(kind)].add(served_as)
+        if kind == FeatureKind.TEMPLATE.value and source != own.pk:
+            spaces.append(served_as.partition("{")[0])
+    prompts = Workflow.objects.filter(offered_as_prompt=True)
+    taken[FeatureKind.PROMPT].update(prompts.values_list("tool_name", flat=True))
+    return taken, tuple(spaces)
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._spaces: list[str] = []  # What the addresses of other servers' templates begin with
 
-    @cached_property
-    def _taken(self) -> dict[str, set[str]]:
-        taken: dict[str, set[str]] = {kind.value: set() for kind in FeatureKind}
-        for kind, served_as, source in ServerFeature.objects.values_list("kind", "served_as", "source"):
-            taken[kind].add(served_as)
-            if kind == FeatureKind.TEMPLATE.value and source != self._source.pk:
-                self._spaces.append(served_as.partition("{")[0])
-        prompts = Workflow.objects.filter(offered_as_prompt=True)
-        taken[FeatureKind.PROMPT.value].update(prompts.values_list("tool_name", flat=True))
-        return taken
-
-    def make(self, definition: FeatureDefinition) -> str:
-        made, taken = definition.id, self._taken[definition.kind.value]
-        if definition.kind is FeatureKind.PROMPT:
-            source = self._source.name
-            made = make_tool_name(
-                name=made, upstream_id=made, source_name=source, taken=taken, without_name="prompt"
-            )
-        else:
-            is_resource = definition.kind is FeatureKind.RESOURCE
-            is_of_another = is_resource and definition.id.startswith(tuple(self._spaces))
-            if made in taken or scheme_of(made) in OWN_SCHEMES or is_of_another:
-                made = prefix_of(self._source) + made
-        taken.add(made)
-        return made
+def _make_name(
+    definition: FeatureDefinition, source: Source, taken: set[str], spaces: tuple[str, ...]
+) -> str:
+    made = definition.id
+    if definition.kind is FeatureKind.PROMPT:
+        made = make_tool_name(
+            name=made, upstream_id=made, source_name=source.name, taken=taken, without_name="prompt"
+        )
+    else:
+        is_of_another = definition.kind is FeatureKind.RESOURCE and made.startswith(spaces)
+        if made in taken or scheme_of(made) in OWN_SCHEMES or is_of_another:
+            made = prefix_of(source) + made
+    taken.add(made)
+    return made
 
 
 def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:

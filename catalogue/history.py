@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # Without REST a process starts faster.
     from rest_framework.request import Request
 
-LONGEST_NAME = 255
+MAX_NAME = 255
 BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
 SHOWN_BEFORE = 3  # A third of a value that is cut precedes what differs
@@ -111,11 +111,11 @@ def record_values(
         [
             HistoryEntry(
                 actor=actor.key,
-                actor_name=actor.name[:LONGEST_NAME],
+                actor_name=actor.name[:MAX_NAME],
                 door=actor.door,
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
-                object_name=str(row)[:LONGEST_NAME],
+                object_name=str(row)[:MAX_NAME],
                 kind=kinds.DELETED if are_deleted else kinds.ADDED if id(row) in added else kinds.CHANGED,
                 message=message,
                 changes=values,

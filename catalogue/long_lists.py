@@ -21,11 +21,11 @@ from catalogue.database import in_batches
 
 COUNTED = 10_000
 SEARCHED = 20_000  # A text is searched in this many of the newest rows, without an index
-MOST_FOUND = 1_000
-FEWEST = 10  # For fewer keys SQLite 3.46 reads all rows and sorts them, instead of following an index
-LONGEST_SEARCH = 1_000  # Characters
-MOST_WORDS = 20
-MOST_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
+MAX_FOUND = 1_000
+MIN_KEYS = 10  # For fewer keys SQLite 3.46 reads all rows and sorts them, instead of following an index
+MAX_SEARCH = 1_000  # Characters
+MAX_WORDS = 20
+MAX_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
 RowT = TypeVar("RowT", bound=Model)
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
@@ -42,7 +42,7 @@ class KeyPaginator(RowPaginator):
         valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
         begin = (valid - 1) * self.per_page
         shown = min(self.per_page, self.count - begin)
-        keys = list(self._sorted_keys(rows)[begin : begin + max(shown, FEWEST)])
+        keys = list(self._sorted_keys(rows)[begin : begin + max(shown, MIN_KEYS)])
         return DjangoPage(_rows_of(rows, [key for *_, key in keys[:shown]]), valid, self)
 
     def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
@@ -85,7 +85,7 @@ class BoundedPaginator(KeyPaginator):
         conditions = rows.query.where.children
         # The keys that `search_newest` found choose the rows of a search.
         is_search = any(isinstance(one, In) and one.lhs.target.primary_key for one in conditions)
-        return self.goes_on or (is_search and self._found >= MOST_FOUND)
+        return self.goes_on or (is_search and self._found >= MAX_FOUND)
 
     @property
     def told_count(self) -> str:
@@ -98,7 +98,7 @@ def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:
     conditions: Any = rows.query.where.children if connection.vendor == "sqlite" else ()
     for one in conditions:
         is_own = isinstance(one, In) and one.rhs_is_direct_value() and one.lhs.alias == rows.query.base_table
-        if is_own and not one.lhs.target.primary_key and len(one.rhs) <= MOST_MERGED:
+        if is_own and not one.lhs.target.primary_key and len(one.rhs) <= MAX_MERGED:
             return [rows.filter(**{one.lhs.target.attname: value}) for value in dict.fromkeys(one.rhs)]
     return [rows]
 
@@ -118,7 +118,7 @@ def with_keys(rows: RowsT, keys: Collection[Any]) -> RowsT:
 
 
 def _rows_of(rows: QuerySet[RowT], keys: Collection[Any]) -> list[RowT]:
-    """In the order of the keys, with the joins of `rows`."""
+    """Reads the rows in the order of the keys, with the joins of `rows`."""
     by_key = {row.pk: row for row in with_keys(rows, keys).order_by()} if keys else {}
     return [by_key[key] for key in keys if key in by_key]
 
@@ -134,18 +134,18 @@ def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> Query
 def search_problem(text: str) -> str:
     """Why the text is too long to search for; empty if it is not. Thousands of words take seconds, and SQLite
     refuses them, as it does a word of 50,000 characters."""
-    if len(text) > LONGEST_SEARCH:
-        return f"Search for at most {LONGEST_SEARCH:,} characters."
-    return f"Search for at most {MOST_WORDS} words." if len(text.split()) > MOST_WORDS else ""
+    if len(text) > MAX_SEARCH:
+        return f"Search for at most {MAX_SEARCH:,} characters."
+    return f"Search for at most {MAX_WORDS} words." if len(text.split()) > MAX_WORDS else ""
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:
-    """Keys of the newest MOST_FOUND rows, of SEARCHED, that have each text in one of the fields."""
+    """Keys of the newest MAX_FOUND rows, of SEARCHED, that have each text in one of the fields."""
     anywhere = Q()
     for text in texts:
         anywhere &= Q(*((f"{field}__icontains", text) for field in fields), _connector=Q.OR)
     found = newest_of(rows, by, SEARCHED).filter(anywhere).order_by(f"-{by}")
-    return set(found.values_list("pk", flat=True)[:MOST_FOUND])
+    return set(found.values_list("pk", flat=True)[:MAX_FOUND])
 
 
 class Unindexed(Func):

@@ -9,7 +9,7 @@ from heapq import nsmallest
 
 MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
 SIMILAR = 0.55  # The least share of letter pairs that two similar names have in common
-MOST_SIMILAR = 3
+MAX_SIMILAR = 3
 
 CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Of Unicode: control characters, and what breaks lines
 
@@ -112,7 +112,7 @@ def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
         for other in among
         for pairs in [_letter_pairs(other)]
     )
-    close = nsmallest(MOST_SIMILAR, ((-score, other) for score, other in scored if score >= SIMILAR))
+    close = nsmallest(MAX_SIMILAR, ((-score, other) for score, other in scored if score >= SIMILAR))
     return [other for _, other in close]
 
 
@@ -196,7 +196,7 @@ DISGUISES = re.compile(r"[^\x00-\x7f]|(?<=[A-Za-z])[01|](?=[A-Za-z])|(?<=[a-z])I
 
 
 def latin_looks(text: str) -> str:
-    """What people read where letters of other alphabets look like Latin ones; empty if they show their
+    """Returns what is read where letters of other alphabets look like Latin ones; empty if they show their
     alphabet, word by word."""
     words = text.split()
     read = [_latin_word(word) for word in words]
@@ -227,7 +227,7 @@ def looks_of(text: str) -> set[str]:
 
 
 def _words_of(text: str) -> str:
-    """Without separators, and without accents on Latin letters; in other scripts, marks make other words."""
+    """Drops separators, and accents on Latin letters; in other scripts, marks make other words."""
     if text.isascii():
         return SEPARATORS.sub(" ", text).strip()
     read = " "
@@ -241,7 +241,7 @@ def _words_of(text: str) -> str:
 
 
 def look_alike(one: str, other: str) -> bool:
-    """Of names of accounts: like `looks_of`, but their separators count."""
+    """Compares names of accounts like `looks_of`, but their separators count."""
     first, second = (re.split(r"([.@+_-])", name) for name in (one, other))
     return len(first) == len(second) and all(
         mine == theirs or looks_of(mine) & looks_of(theirs)

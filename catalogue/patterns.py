@@ -21,9 +21,9 @@ NATIVE = jsonschema_rs.RegexOptions(size_limit=128 * 1024, dfa_size_limit=4 * 10
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )
-LONGEST_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them again
-MOST_SECONDS = 0.25  # Of all backtracking searches of one check
-MOST_BOUNDED = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
+MAX_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them again
+MAX_SECONDS = 0.25  # Of all backtracking searches of one check
+MAX_BOUNDED = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
 BOUNDED_PATTERN = "x-bounded-pattern"
 KINDS = jsonschema_rs.ValidationErrorKind
 CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # Their meaning in JavaScript, and so in JSON Schema
@@ -84,7 +84,7 @@ class Searches:
         """The clock starts with the first search, because most checks have none."""
         now = time.monotonic()
         if cls._current.until is None:
-            cls._current.until = now + MOST_SECONDS
+            cls._current.until = now + MAX_SECONDS
         return bool(now < cls._current.until)
 
 
@@ -97,7 +97,7 @@ class _BoundedPattern:
         self._is_slow = False
 
     def validate(self, text: Any) -> None:
-        if self._matcher is None or not isinstance(text, str) or len(text) > LONGEST_SEARCHED:
+        if self._matcher is None or not isinstance(text, str) or len(text) > MAX_SEARCHED:
             return
         if self._is_slow or not Searches.have_time():
             return
@@ -108,7 +108,7 @@ class _BoundedPattern:
             if isinstance(error.kind, KINDS.Pattern):
                 raise ValueError(f'"{text}" does not match "{self._pattern}"') from None
         finally:
-            self._is_slow = time.monotonic() - started > MOST_SECONDS
+            self._is_slow = time.monotonic() - started > MAX_SECONDS
 
 
 BOUNDED: dict[str, Any] = {BOUNDED_PATTERN: _BoundedPattern}
@@ -118,7 +118,7 @@ def _is_usable(pattern: str, tried: set[str]) -> bool:
     if _is_native(pattern):
         return True
     tried.add(pattern)
-    return len(tried) <= MOST_BOUNDED and _compile_bounded(pattern) is not None
+    return len(tried) <= MAX_BOUNDED and _compile_bounded(pattern) is not None
 
 
 @lru_cache(maxsize=2048)

@@ -28,10 +28,10 @@ LIBRARY_KEYS = frozenset({
     "config", "run_manager", "runtime", "self", "model_config", "model_dump", "model_dump_json",
     "model_validate", "model_validate_json", "model_validate_strings",
 })  # fmt: skip
-LONGEST_KEY = 64
+MAX_KEY = 64
 SERVER_NAME = "workflow-catalogue"
-LONGEST_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
-SHORTEST_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
+MAX_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
+MIN_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
 DIGEST = 6
 
 
@@ -41,7 +41,7 @@ def server_name(toolset: str | None) -> str:
 
 
 def limit_for_tools(toolset: str | None) -> int:
-    return max(LONGEST_WITH_SERVER - len(server_name(toolset)), SHORTEST_LIMIT)
+    return max(MAX_WITH_SERVER - len(server_name(toolset)), MIN_LIMIT)
 
 
 def is_portable_tool(name: str, *, limit: int) -> bool:
@@ -52,7 +52,7 @@ def alias_keys(keys: Iterable[str]) -> dict[str, str]:
     known = set(keys)
     odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or _is_reserved(key)}
     plain = {key: f"{alias}_" if _is_reserved(alias) else alias for key, alias in odd.items()}
-    return _told_apart(plain, taken=known, limit=LONGEST_KEY)
+    return _told_apart(plain, taken=known, limit=MAX_KEY)
 
 
 def _is_reserved(key: str) -> bool:
@@ -82,12 +82,12 @@ def _mangled(name: str, also: str = "") -> str:
     return words if words[:1].isalpha() else f"n_{words}".rstrip("_")
 
 
-MOST_PARTS = 2_000  # Nodes after inlining references; further nodes are given as JSON
-DEEPEST = 4  # Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now
-MOST_CHOICES = 250
-LONGEST_WORDS = 20_000
+MAX_PARTS = 2_000  # Nodes after inlining references; further nodes are given as JSON
+MAX_LEVELS = 4  # Levels of objects and lists; OpenAI's strict mode used to take five, and takes ten now
+MAX_CHOICES = 250
+MAX_WORDS = 20_000
 SHOWN_KEYS = 3
-LONGEST_SHOWN = 40
+MAX_SHOWN = 40
 OTHERS = "other_arguments"
 Schema = dict[str, Any]
 OWN_TYPE = {  # The likely type of a schema without one
@@ -221,19 +221,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadArguments:
-    arguments: dict[str, Any]
-    unreadable: list[Unreadable]
-
-
-@dataclass(frozen=True, slots=True)
 class PortableSchema:
     schema: Schema
     plan: Plan
 
-    def read(self, arguments: dict[str, Any]) -> ReadArguments:
+    def read(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Unreadable]]:
+        """The arguments by the engine's names, and what cannot be read."""
         wrong: list[Unreadable] = []
-        return ReadArguments(self.plan.read(arguments, (), wrong), wrong)
+        return self.plan.read(arguments, (), wrong), wrong
 
 
 def make_portable(schema: Schema) -> PortableSchema:
@@ -270,7 +265,7 @@ class _Inliner:
             return {} if node is not False else NOTHING
         if node == {"not": {}}:
             return NOTHING
-        if next(self._parts) > MOST_PARTS:
+        if next(self._parts) > MAX_PARTS:
             return {CUT: True}
         if self._places.starts_resource(node):
             resource = node
@@ -371,7 +366,7 @@ class _Writer:
 
     def _variant(self, node: Schema, depth: int) -> tuple[Schema, Plan]:
         kind = node.get("type")
-        if CUT in node or kind is None or (depth > DEEPEST and kind in ("object", "array")):
+        if CUT in node or kind is None or (depth > MAX_LEVELS and kind in ("object", "array")):
             return self._as_json(node, kind)
         if kind == "object":
             node = _object_of(node)
@@ -383,7 +378,12 @@ class _Writer:
             return _with_words({"type": "array", "items": items}, node), Plan(items=plan)
         if kind == "null":
             return {"type": "null"}, Plan()
-        return _with_words({"type": kind, **_choices(node, kind)}, node), Plan(is_text=kind == "string")
+        written: Schema = {"type": kind}
+        values = _values(node, kind)
+        # Gemini takes only texts, and not the empty one.
+        if kind == "string" and values and len(values) <= MAX_CHOICES and "" not in values:
+            written["enum"] = values
+        return _with_words(written, node), Plan(is_text=kind == "string")
 
     def _as_json(self, node: Schema, kind: str | None) -> tuple[Schema, Plan]:
         what = {"object": "An object", "array": "A list"}.get(kind or "", "Any value")
@@ -500,14 +500,6 @@ def _items_of(node: Schema) -> Schema:
     return parts[0] if len(parts) == 1 else {"anyOf": parts} if parts else {}
 
 
-def _choices(node: Schema, kind: str) -> Schema:
-    values = _values(node, kind)
-    # Gemini takes only texts, and not the empty one.
-    if kind != "string" or not values or len(values) > MOST_CHOICES or "" in values:
-        return {}
-    return {"enum": values}
-
-
 def _values(node: Schema, kind: str) -> list[Any]:
     values = [node["const"]] if "const" in node else node.get("enum")
     fitting = (
@@ -517,7 +509,7 @@ def _values(node: Schema, kind: str) -> list[Any]:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """For clients that make every member required."""
+    """Allows null, for clients that make every member required."""
     if schema.get("type") == "null":
         return schema
     inner = dict(schema)
@@ -550,7 +542,7 @@ def _with_words(written: Schema, node: Schema, *, aliases: dict[str, str] | None
     for sets in node.get("x-sets", ()):
         named = [" and ".join((aliases or {}).get(name, name) for name in names) or "none" for names in sets]
         words.append(f"give one of these sets of arguments: {'; or '.join(dict.fromkeys(named))}")
-    constraints = f"({'; '.join(words)[:LONGEST_WORDS]})" if words else ""
+    constraints = f"({'; '.join(words)[:MAX_WORDS]})" if words else ""
     return _describe(dict(written), written.get("description", ""), constraints)
 
 
@@ -575,10 +567,10 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
     if combined := [keyword for keyword in ("oneOf", "anyOf", "allOf") if keyword in schema]:
         yield f"{' and '.join(combined)} at the root of the schema"
     if any(not REFERENCES.isdisjoint(node) for node in nodes):
-        recursive = measure_demand(schema).recursive
+        recursive = measure_demand(schema)
         yield "recursion, on which LlamaIndex fails" if recursive else "references"
     if odd := sorted({key for node in nodes for key in _members_of(node) if not CLAUDE_KEY.fullmatch(key)}):
-        shown = listed([f'"{key[:LONGEST_SHOWN]}"' for key in odd], SHOWN_KEYS)
+        shown = listed([f'"{key[:MAX_SHOWN]}"' for key in odd], SHOWN_KEYS)
         reference = ", which LangChain in Python takes for a reference" if odd == ["$ref"] else ""
         yield f"arguments called {shown}{reference}"
     if reserved := sorted(LIBRARY_KEYS.intersection(_members_of(schema))):

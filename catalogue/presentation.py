@@ -59,7 +59,15 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
     if not isinstance(address, str):
         raise Unusable("it has no address.")
     if address.startswith("data:"):
-        _check_image(address, at_most)
+        if len(address) > at_most:
+            raise Unusable(f"it is too large; all icons together have {MAX_ICON_CHARACTERS:,} characters.")
+        image = RASTER.fullmatch(address)
+        if image is None:
+            raise Unusable("of images in data: only PNG, JPEG, WebP and GIF in base64 are accepted.")
+        try:
+            base64.b64decode(image[1], validate=True)
+        except binascii.Error:
+            raise Unusable("its base64 is invalid.") from None
     elif not _is_secure_address(address):
         raise Unusable(
             "its address is neither https: nor data:image/png (jpeg, webp, gif) in base64. "
@@ -74,18 +82,6 @@ def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
     check_icon_address(given.get("src"), at_most=at_most)
     kept = {name: given[name] for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))}
     return {"src": given["src"]} | kept
-
-
-def _check_image(address: str, at_most: int) -> None:
-    if len(address) > at_most:
-        raise Unusable(f"it is too large; all icons together have {MAX_ICON_CHARACTERS:,} characters.")
-    image = RASTER.fullmatch(address)
-    if image is None:
-        raise Unusable("of images in data: only PNG, JPEG, WebP and GIF in base64 are accepted.")
-    try:
-        base64.b64decode(image[1], validate=True)
-    except binascii.Error:
-        raise Unusable("its base64 is invalid.") from None
 
 
 def _is_secure_address(address: str) -> bool:

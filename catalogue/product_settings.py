@@ -144,7 +144,7 @@ def valid_overrides(stored: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Remembered:
+class OverridesCache:
     def __init__(self) -> None:
         self._reading = threading.Lock()
         self.known: Mapping[str, Any] = {}
@@ -183,6 +183,6 @@ def _may_wait_for_database() -> bool:
     return False
 
 
-remembered = _Remembered()
+remembered = OverridesCache()
 overrides = remembered.current
 keep_settings = remembered.keep

@@ -23,15 +23,15 @@ from catalogue.database import in_batches
 from catalogue.drift import Difference, describe_differences, find_differences, is_harmless, warning_of
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
-from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, DISGUISES, SEPARATORS, counted, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import Interaction, RejectedDefinition, WorkflowDefinition
 
 RECORDED_OBJECTS = 1000
+MAX_INTERACTIONS = 50  # Queries, and as many signals, kept per workflow
 BATCH = 500
 NO_DESCRIPTION = "It has no description. Agents choose by descriptions, so a curator must write one."
 
@@ -52,7 +52,7 @@ COMPARED_FIELDS = (
     "source", "upstream_id", "name", "tool_name", "argument_overrides", "enabled", "resembles",
     "warning", "content_hash", "changed_at", "missing_since",
 )  # fmt: skip
-FEWEST_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
+MIN_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
 
 
 class Superseded(Exception):
@@ -78,6 +78,10 @@ class Listing:
     flagged: list[dict[str, Any]] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  # Reasons by the engine's id
 
+    def skip(self, position: int, item: WorkflowDefinition | RejectedDefinition, reason: str) -> None:
+        self.unreadable.setdefault(item.id, reason)
+        self.skipped.append({"position": position, "id": item.id, "name": item.name, "reason": reason})
+
     def flag(self, upstream_id: str, name: str, reason: str) -> None:
         self.flagged.append({"id": upstream_id, "name": name, "reason": reason})
 
@@ -86,14 +90,63 @@ def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Li
     """Check each object separately; a bad one is skipped with its reason (A5.3, B6)."""
     listing = Listing()
     for position, item in enumerate(items):
+        if isinstance(item, RejectedDefinition):
+            listing.skip(position, item, item.reason)
+            continue
+        if item.id in listing.layers:
+            listing.skip(position, item, "an earlier object of this listing has the same id")
+            continue
         try:
-            _read(item, listing)
-        except _Skipped as reason:
-            listing.unreadable.setdefault(item.id, str(reason))
-            listing.skipped.append(
-                {"position": position, "id": item.id, "name": item.name, "reason": str(reason)}
-            )
+            checked = check_input_schema(item.input_schema)
+        except UnsafeSchema as error:
+            listing.skip(position, item, str(error))
+            continue
+        hints, hint_problems = read_hints(item.annotations)
+        icons, icon_problems = read_icons(item.icons)
+        queries, query_problems = read_interactions(item.queries)
+        signals, signal_problems = read_interactions(item.signals)
+        of_parts = [*hint_problems, *icon_problems, *query_problems, *signal_problems]
+        undescribed = "" if item.description else NO_DESCRIPTION
+        if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
+            listing.flag(item.id, item.name, " ".join(problems))
+        layer = {name: getattr(item, name) for name in COPIED_FIELDS} | {
+            "upstream_id": item.id,
+            "upstream_title": item.title,
+            "input_schema": checked.schema,
+            "output_schema": check_output_schema(item.output_schema),
+            "schema_problem": checked.problem,
+            "hints": hints,
+            "icons": icons,
+            "upstream_timeout_seconds": item.timeout_seconds,
+            "upstream_cache_seconds": item.cache_seconds,
+            "queries": queries,
+            "signals": signals,
+        }
+        listing.layers[item.id] = layer | {"content_hash": hash_layer(layer)}
     return listing
+
+
+def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others. A broken
+    schema is replaced by one that takes any object, as for workflows; an interaction with a dangerous schema
+    is dropped."""
+    kept: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    for interaction in declared:
+        if interaction.name in kept or len(kept) == MAX_INTERACTIONS:
+            is_twice = interaction.name in kept
+            why = "it is declared twice" if is_twice else f"there are more than {MAX_INTERACTIONS}"
+            problems.append(f"{interaction.name} is left out: {why}.")
+            continue
+        try:
+            checked = check_input_schema(interaction.input_schema)
+        except UnsafeSchema as error:
+            problems.append(f"{interaction.name} is left out: {error}")
+            continue
+        if checked.remark:
+            problems.append(f"{interaction.name}: {checked.remark}")
+        kept[interaction.name] = interaction.model_dump() | {"inputSchema": checked.schema}
+    return list(kept.values()), problems
 
 
 def reconcile(
@@ -112,7 +165,24 @@ def reconcile(
     the actor in the history. Raises Superseded or ListingHeld, and then changes nothing."""
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
-        changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
+        with transaction.atomic():
+            current = lock_as_listed(source)
+            by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
+            policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
+            changes = _compare(current, listing, enable=bool(enable) or by_itself, policy=policy)
+            if not is_whole:
+                changes.missing = []
+            elif not by_hand:
+                _hold_if_much_is_missing(current, listing, changes)
+            looks = _Lookalikes(current, gone=changes.missing)
+            _judge(current, listing, changes, looks, policy)
+            if enable is None:
+                _review_new(current, changes)
+            _flag_dangers(looks, listing, changes, hide=by_itself)
+            before = {} if by is None else _read_replaced(current, changes)
+            _write(current, changes)
+            if by is not None:
+                _record(by, changes, before)
     except ListingHeld as held:
         run.missing, run.vanishing_digest = len(held.missing), held.digest
         run.changes = _named(missing=held.missing)
@@ -148,43 +218,6 @@ def _named(**changed: list[Workflow]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-class _Skipped(Exception):
-    """The object cannot become a workflow."""
-
-
-def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> None:
-    if isinstance(item, RejectedDefinition):
-        raise _Skipped(item.reason)
-    if item.id in listing.layers:
-        raise _Skipped("an earlier object of this listing has the same id")
-    try:
-        checked = check_input_schema(item.input_schema)
-    except UnsafeSchema as error:
-        raise _Skipped(str(error)) from None
-    hints, hint_problems = read_hints(item.annotations)
-    icons, icon_problems = read_icons(item.icons)
-    queries, query_problems = read_interactions(item.queries)
-    signals, signal_problems = read_interactions(item.signals)
-    of_parts = [*hint_problems, *icon_problems, *query_problems, *signal_problems]
-    undescribed = "" if item.description else NO_DESCRIPTION
-    if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
-        listing.flag(item.id, item.name, " ".join(problems))
-    layer = {name: getattr(item, name) for name in COPIED_FIELDS} | {
-        "upstream_id": item.id,
-        "upstream_title": item.title,
-        "input_schema": checked.schema,
-        "output_schema": check_output_schema(item.output_schema),
-        "schema_problem": checked.problem,
-        "hints": hints,
-        "icons": icons,
-        "upstream_timeout_seconds": item.timeout_seconds,
-        "upstream_cache_seconds": item.cache_seconds,
-        "queries": queries,
-        "signals": signals,
-    }
-    listing.layers[item.id] = layer | {"content_hash": hash_layer(layer)}
-
-
 def hash_layer(layer: Mapping[str, Any]) -> str:
     """Covers what the engine listed, with its id. Fields that were added later count only if set, so that
     older hashes stay valid."""
@@ -204,17 +237,13 @@ class _Changes:
     returned_as_accepted: list[Workflow] = field(default_factory=list)  # With a change held or refused
     held: list[Workflow] = field(default_factory=list)  # Held since this listing
     unchanged: int = 0
+    present: int = 0  # Before
     missing: list[Workflow] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)  # Ids of enabled workflows that became look-alikes
     doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)  # For the policy
     to_review: list[Workflow] = field(default_factory=list)  # New workflows, which have no key yet
     reviews: list[Review] = field(default_factory=list)  # Replace existing ones
     settled: list[int] = field(default_factory=list)  # Keys of workflows that no longer need review
-
-    @property
-    def show(self) -> bool:
-        """Whether agents may see some of it."""
-        return bool(self.new or self.updated or self.returned or self.returned_as_accepted or self.missing)
 
 
 def lock_as_listed(source: Source) -> Source:
@@ -230,103 +259,91 @@ def lock_as_listed(source: Source) -> Source:
     return current
 
 
-@transaction.atomic
-def _apply(
-    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool, by: Actor | None
-) -> _Changes:
-    current = lock_as_listed(source)
-    by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
-    policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
-    changes = _compare(
-        current, listing, enable=bool(enable) or by_itself, policy=policy, guarded=is_whole and not by_hand
-    )
-    if not is_whole:
-        changes.missing = []
-    looks = _Lookalikes(current, gone=changes.missing)
-    _judge(current, listing, changes, looks, policy)
-    if enable is None:
-        _review_new(current, changes)
-    _look_for_dangers(looks, listing, changes, hide=by_itself)
-    replaced = [] if by is None else [*changes.updated, *changes.returned]
-    stored = current.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
-    before: dict[str, Workflow] = {}  # By the engine's ids
-    for batch in in_batches([workflow.upstream_id for workflow in replaced], BATCH):
-        before |= {row.upstream_id: row for row in stored.filter(upstream_id__in=batch)}
-    _write(current, changes)
-    if by is not None:
-        _record(by, changes, before)
-    return changes
+def _read_replaced(source: Source, changes: _Changes) -> dict[str, Workflow]:
+    """The stored rows that the changes replace, by the engine's ids."""
+    ids = [workflow.upstream_id for workflow in (*changes.updated, *changes.returned)]
+    stored = source.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
+    return {
+        row.upstream_id: row
+        for batch in in_batches(ids, BATCH)
+        for row in stored.filter(upstream_id__in=batch)
+    }
 
 
 def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
-    entries: list[tuple[Workflow, str, dict[str, list[Any]]]] = [
-        (row, f"Declared: {Change.ADDED}.", {name: [None, value] for name, value in _declared(row) if value})
-        for row in changes.new
-    ]
+    declared = [name for name in LAYER_FIELDS if name != "content_hash"]
+    entries: list[tuple[Workflow, str, dict[str, list[Any]]]] = []
+    for row in changes.new:
+        values = {name: [None, value] for name in declared if (value := getattr(row, name))}
+        entries.append((row, f"Declared: {Change.ADDED}.", values))
     for what, rows in ((Change.UPDATED, changes.updated), (Change.RETURNED, changes.returned)):
         for row in rows:
             old = before[row.upstream_id]
-            values = {
-                name: [getattr(old, name), value]
-                for name, value in _declared(row)
-                if getattr(old, name) != value
-            }
+            pairs = {name: [getattr(old, name), getattr(row, name)] for name in declared}
+            values = {name: [was, is_now] for name, (was, is_now) in pairs.items() if was != is_now}
             entries.append((old, f"Declared: {what}.", values))
     entries += [(row, f"Declared: {Change.REMOVED}.", {}) for row in changes.missing]
     record_values(by, entries)
 
 
-def _declared(workflow: Workflow) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in layer_of(workflow).items() if name != "content_hash"]
-
-
-def _compare(
-    source: Source, listing: Listing, *, enable: bool, policy: Source.ChangePolicy, guarded: bool
-) -> _Changes:
+def _compare(source: Source, listing: Listing, *, enable: bool, policy: Source.ChangePolicy) -> _Changes:
     now, changes = timezone.now(), _Changes()
     known = {workflow.upstream_id: workflow for workflow in source.workflows.only(*COMPARED_FIELDS)}
+    changes.present = sum(row.missing_since is None for row in known.values())
     reviews = {
         review.pk: review for review in Review.objects.filter(workflow__source=source).defer("offered")
     }
-    names = _Names(source)
-    present = sum(row.missing_since is None for row in known.values())
+    taken: set[str] = set()
+    if listing.layers.keys() - known.keys():
+        # A name that was just given up still serves as an alias.
+        taken = {*Workflow.objects.values_list("tool_name", flat=True), *Workflow.objects.live_aliases()}
     for upstream_id, upstream in listing.layers.items():
         workflow = known.pop(upstream_id, None)
         if workflow is None:
+            tool_name = make_tool_name(
+                name=upstream["name"], upstream_id=upstream_id, source_name=source.name, taken=taken
+            )
+            taken.add(tool_name)
             changes.new.append(
                 Workflow(
                     source=source,
-                    tool_name=names.make(upstream),
+                    tool_name=tool_name,
                     enabled=enable,
                     first_seen_at=now,
                     changed_at=now,
                     **upstream,
                 )
             )
-        else:
-            _compare_one(workflow, upstream, reviews.get(workflow.pk), changes, policy)
-            _flag_override_misfits(workflow, upstream, listing)
-    _keep_unreadable(known, listing)
-    changes.missing = [workflow for workflow in known.values() if workflow.missing_since is None]
-    if guarded:
-        _guard(source, listing, changes.missing, present)
+            continue
+        _compare_one(workflow, upstream, reviews.get(workflow.pk), changes, policy)
+        # Values that a curator has set may not fit the engine's new schema, whether it is held or not.
+        if workflow.argument_overrides and workflow.content_hash != upstream["content_hash"]:
+            problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
+            if misfits := " ".join(f"{name}: {problem}" for name, problem in problems.items()):
+                reason = "The curator's settings of its arguments do not fit the engine's new schema."
+                listing.flag(upstream_id, upstream["name"], f"{reason} {misfits}")
+    changes.missing = _find_missing(listing, known.values())
     return changes
 
 
-def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
-    """A workflow whose object cannot be read is not missing."""
-    for upstream_id, reason in listing.unreadable.items():
-        workflow = known.get(upstream_id)
-        if workflow is not None and workflow.missing_since is None:
-            del known[upstream_id]
+def _find_missing(listing: Listing, omitted: Iterable[Workflow]) -> list[Workflow]:
+    missing = []
+    for workflow in omitted:
+        if workflow.missing_since is not None:
+            continue
+        if reason := listing.unreadable.get(workflow.upstream_id, ""):
             message = f"It is kept unchanged, because its object cannot be read: {reason}"
-            listing.flag(upstream_id, workflow.name, message)
+            listing.flag(workflow.upstream_id, workflow.name, message)
+        else:
+            missing.append(workflow)
+    return missing
 
 
-def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
+def _hold_if_much_is_missing(source: Source, listing: Listing, changes: _Changes) -> None:
     """Raises ListingHeld if too many are missing, unless exactly these were confirmed since the last listing
     that succeeded."""
-    is_much = len(missing) >= FEWEST_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
+    missing, present = changes.missing, changes.present
+    is_much = len(missing) >= MIN_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
     if not missing or (listing.layers and not is_much):
         return
     ids = json.dumps(sorted(workflow.upstream_id for workflow in missing))
@@ -337,40 +354,7 @@ def _guard(source: Source, listing: Listing, missing: list[Workflow], present: i
         raise ListingHeld(missing, present, digest)
 
 
-def _flag_override_misfits(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
-    """Flag values that a curator has set and that do not fit the engine's new schema, held or not."""
-    if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
-        return
-    problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
-    misfits = " ".join(f"{name}: {problem}" for name, problem in problems.items())
-    if misfits:
-        reason = f"The curator's settings of its arguments do not fit the engine's new schema. {misfits}"
-        listing.flag(workflow.upstream_id, upstream["name"], reason)
-
-
-class _Names:
-    """Makes tool names; reads those of all sources for the first new workflow."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    @cached_property
-    def _taken(self) -> set[str]:
-        # A name that was just given up still serves as an alias.
-        return {*Workflow.objects.values_list("tool_name", flat=True), *Workflow.objects.live_aliases()}
-
-    def make(self, upstream: dict[str, Any]) -> str:
-        name = make_tool_name(
-            name=upstream["name"],
-            upstream_id=upstream["upstream_id"],
-            source_name=self._source.name,
-            taken=self._taken,
-        )
-        self._taken.add(name)
-        return name
-
-
-def _look_for_dangers(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
+def _flag_dangers(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
     """Flag new and changed workflows that resemble another tool, or whose texts may instruct agents.
     `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
     it begins to resemble the other tool, and not again at each change."""
@@ -426,7 +410,10 @@ class _Lookalikes:
         return known
 
     def add(self, workflow: Workflow) -> None:
-        texts, described = (workflow.name, workflow.upstream_title), f"{workflow.tool_name} of {self._source}"
+        texts, described = (
+            (workflow.name, workflow.upstream_title),
+            f"{workflow.tool_name} of {self._source.name}",
+        )
         own_id = workflow.upstream_id
         _know(self._by_look, *texts, name=workflow.name, described=described, own_id=own_id)
 
@@ -536,7 +523,13 @@ def _judge(
                 _follow(workflow, upstream, None, changes)
                 changes.settled.append(workflow.pk)
             else:
-                _hold(workflow, offered, differences, listing, changes)
+                changes.held.append(workflow)
+                if workflow.missing_since is not None:
+                    changes.returned_as_accepted.append(workflow)
+                held = {"offer_hash": offered["content_hash"], "offered": offered}
+                changes.reviews.append(Review(workflow=workflow, kind=Review.Kind.CHANGED, **held))
+                message = f"The change is held for review: {describe_differences(differences)}."
+                listing.flag(workflow.upstream_id, workflow.name, message)
 
 
 def layer_of(workflow: Workflow) -> dict[str, Any]:
@@ -623,22 +616,6 @@ def _is_followed(review: Review, source: Source, placement: Placement) -> bool:
     return False
 
 
-def _hold(
-    workflow: Workflow,
-    offered: dict[str, Any],
-    differences: list[Difference],
-    listing: Listing,
-    changes: _Changes,
-) -> None:
-    changes.held.append(workflow)
-    if workflow.missing_since is not None:
-        changes.returned_as_accepted.append(workflow)
-    kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
-    changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
-    message = f"The change is held for review: {describe_differences(differences)}."
-    listing.flag(workflow.upstream_id, workflow.name, message)
-
-
 def _review_new(source: Source, changes: _Changes) -> None:
     """Agents choose by the description, so a workflow without one is not exposed automatically."""
     for workflow in changes.new:
@@ -650,7 +627,7 @@ def _review_new(source: Source, changes: _Changes) -> None:
 
 
 def _write(source: Source, changes: _Changes) -> None:
-    if changes.show:
+    if changes.new or changes.updated or changes.returned or changes.returned_as_accepted or changes.missing:
         # One upsert: `bulk_update` writes a CASE for each field and row, and takes six times as long.
         Workflow.objects.bulk_create(
             [*changes.new, *changes.updated, *changes.returned],
@@ -661,8 +638,9 @@ def _write(source: Source, changes: _Changes) -> None:
         )
         for hidden in in_batches(changes.hidden, BATCH):
             disable_workflows(Workflow.objects.filter(source=source, upstream_id__in=hidden))
-        _set_missing(changes.missing, since=timezone.now())
-        _set_missing(changes.returned_as_accepted, since=None)
+        for rows, since in ((changes.missing, timezone.now()), (changes.returned_as_accepted, None)):
+            for batch in in_batches([row.pk for row in rows], BATCH):
+                Workflow.objects.filter(pk__in=batch).update(missing_since=since)
         Revision.bump()
     for batch in in_batches(changes.settled, BATCH):
         Review.objects.filter(pk__in=batch).delete()
@@ -679,12 +657,6 @@ def _write(source: Source, changes: _Changes) -> None:
     )
 
 
-def _set_missing(workflows: list[Workflow], *, since: datetime | None) -> None:
-    for batch in in_batches(workflows, BATCH):
-        keys = [workflow.pk for workflow in batch]
-        Workflow.objects.filter(pk__in=keys).update(missing_since=since)
-
-
 class Change(StrEnum):
     ADDED = "added"
     UPDATED = "updated"
@@ -695,7 +667,8 @@ class Change(StrEnum):
 
 
 def plan_changes(source: Source | None, listing: Listing) -> dict[str, Change]:
-    """By the engine's ids: listed workflows in order, followed by those missing from a whole listing."""
+    """Returns the changes by the engine's ids: listed workflows in order, then those that a whole listing
+    lacks."""
     rows = source.workflows.values_list("upstream_id", "content_hash", "missing_since") if source else ()
     known = {upstream_id: (content_hash, missing) for upstream_id, content_hash, missing in rows}
     changes = {}

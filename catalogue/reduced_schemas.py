@@ -29,8 +29,8 @@ from connectors.formats.json import as_object, write_json
 from connectors.formats.json_schema import child_of, pointer_of, references_within, steps_of
 
 SPARE = 200
-LONGEST_KEYWORD = 2_000  # Characters of an enumeration, a condition and the like, where parts are closed
-LONGEST_NAME = 60
+MAX_KEYWORD = 2_000  # Characters of an enumeration, a condition and the like, where parts are closed
+MAX_NAME = 60
 SHOWN_NAMES = 300
 TEXTS = frozenset({"title", "description", "examples", "example", "$comment"})
 BESIDE = TEXTS | {"$ref", "default", "deprecated", "readOnly", "writeOnly"}  # A reference stands alone
@@ -54,7 +54,7 @@ class _TooLarge(Exception):
 
 
 def serve_reduced(schema: Schema, *, within: str = "") -> Schema:
-    """What `serve_schema` returns, reduced if that is too large. `within`: where pointers to it begin."""
+    """Returns what `serve_schema` does, reduced if too large. `within`: where pointers to it begin."""
     text = write_json(schema)
     if len(text) <= MAX_SERVED:
         served = serve_schema(schema)
@@ -209,7 +209,7 @@ class _Reduction:
         if part.reference:
             return
         last = next((step for step in reversed(part.pointer.split("/")) if not step.isdigit()), "")
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last)[:LONGEST_NAME] or "part"
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last)[:MAX_NAME] or "part"
         names = (f"{plain}_{number}" if number > 1 else plain for number in count(1))
         name = next(name for name in names if name not in self.definitions)
         part.reference = f"#/$defs/{name}"
@@ -245,7 +245,9 @@ class _Reduction:
         copy = self._own_keywords(part)
         resource = part.node if self.places.starts_resource(part.node) else part.resource
         inner: list[_Part] = []
-        for keyword, key, node in [*parts_of(part.node), *_reference_of(part.node)]:
+        own = part.node
+        references = [("$ref", 0, {"$ref": own["$ref"]})] if "$ref" in own else []
+        for keyword, key, node in [*parts_of(own), *references]:
             if self.closes and keyword in CONDITIONS | STRICTER:
                 continue
             # Several may fit once they are closed; a reference beside other keywords is one of `allOf`.
@@ -263,7 +265,7 @@ class _Reduction:
         size, new = len(write_json(copy)), set[tuple[int, str]]()
         for one in inner:
             is_known = not one.is_open and (one.place in self._seen or one.place in new)
-            size += min(LONGEST_NAME, one.size) if is_known else one.size
+            size += min(MAX_NAME, one.size) if is_known else one.size
             new.add(one.place)
         return copy, inner, size
 
@@ -279,7 +281,7 @@ class _Reduction:
             elif keyword in CONDITIONS or keyword not in ELSEWHERE | STRICTER:
                 # If what a condition refers to is closed, it refuses more.
                 text = write_json(value)
-                longest = LONGEST_KEYWORD if part.depth else MAX_SERVED // 2
+                longest = MAX_KEYWORD if part.depth else MAX_SERVED // 2
                 if len(text) <= longest and not (keyword in CONDITIONS and "$" in text):
                     kept[keyword] = value
         return kept
@@ -291,7 +293,7 @@ class _Reduction:
         return {keyword: value} if longest and len(write_json(value)) <= 2 * longest else {}
 
     def _stand_in(self, part: _Part) -> _Part:
-        """With what stands for it at first: itself, if that is not longer than the closed part."""
+        """Sets what stands for it at first: itself, if that is not longer than the closed part."""
         self._follow(part)
         node, beside = part.node, part.beside or {}
         part.shown, part.is_open = node, True
@@ -313,7 +315,7 @@ class _Reduction:
         return part
 
     def _follow(self, part: _Part) -> None:
-        """To the target, if it is nothing but a reference; old dialects ignore what is beside one."""
+        """Follows a part that is only a reference; old dialects ignore what is beside one."""
         is_old = "draft-0" in str(self.whole.get("$schema"))
         seen: list[Any] = []
         while isinstance(node := part.node, dict) and "$ref" in node and (is_old or node.keys() <= BESIDE):
@@ -328,7 +330,3 @@ class _Reduction:
             if any(part.node is one for one in seen):
                 part.node = {}
             seen.append(node)
-
-
-def _reference_of(node: Schema) -> list[tuple[str, int, Schema]]:
-    return [("$ref", 0, {"$ref": node["$ref"]})] if "$ref" in node else []

@@ -3,7 +3,7 @@ follows each reference every time: forty short definitions that each refer twice
 busy for years. The demand of a schema therefore counts nodes as often as a validator visits them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -47,14 +47,6 @@ class BrokenSchema(ValueError):
     """The schema is invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The cost of validating one place of the arguments."""
-
-    expanded: int  # Nodes, counted each time a reference leads to them
-    recursive: int  # Recursive references; each level of arguments can multiply by these
-
-
 def read_bounded(text: str) -> tuple[dict[str, Any], str]:
     """The object of a JSON text without `x-mcp-header`, and its text. Raises UnsafeSchema or BrokenSchema."""
     schema = json.loads(text)
@@ -62,7 +54,7 @@ def read_bounded(text: str) -> tuple[dict[str, Any], str]:
         raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
     reader = _Reader()
     try:
-        reader.read_object(schema, depth=0)
+        reader.read(schema)
         if reader.nodes > MAX_NODES:
             raise too_large()
         if reader.has_headers:
@@ -96,14 +88,16 @@ def _advice(schema: dict[str, Any]) -> str:
     )
 
 
-def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> Demand:
-    """Raises UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones.
-    `is_inlined`: the work of clients that write out all references, not only of the validator."""
+def measure_demand(schema: dict[str, Any], *, is_inlined: bool = False) -> int:
+    """The number of recursive references, by which each level of arguments can multiply the work. Raises
+    UnsafeSchema for external references or excessive work, BrokenSchema for dangling ones. `is_inlined`: the
+    work of clients that write out all references, not only of the validator."""
     nodes = subschemas(schema)
     if all(map(REFERENCES.isdisjoint, nodes)):
-        return Demand(len(nodes), 0)
+        return 0
     expansion = _Expansion(Places.of(schema, nodes), is_inlined)
-    return Demand(expansion.size_of(schema), len(expansion.recursive))
+    expansion.expand(schema)
+    return len(expansion.recursive)
 
 
 @dataclass(slots=True)
@@ -112,40 +106,26 @@ class _Reader:
     has_references: bool = False
     has_headers: bool = False
 
-    def read_object(
-        self, value: dict[str, Any], *, depth: int, named: bool = False, literal: bool = False
-    ) -> None:
-        """Counts parts, and removes `x-mcp-header` where it is a keyword."""
-        if not (literal or named):
-            self.has_references = self.has_references or not REFERENCES.isdisjoint(value)
-            if MCP_HEADER in value:
-                del value[MCP_HEADER]
-                self.has_headers = True
-        self._enter(value, depth, literal=literal)
-        for key, item in value.items():
-            is_literal = literal or (key in LITERALS and not named)
-            if isinstance(item, dict):
-                is_named = key in NAMED and not named
-                self.read_object(item, depth=depth + 1, named=is_named, literal=is_literal)
-            elif isinstance(item, list):
-                self._read_list(item, depth=depth + 1, literal=is_literal)
-            elif not is_literal:
-                self.nodes += 1
-
-    def _read_list(self, value: list[Any], *, depth: int, literal: bool) -> None:
-        self._enter(value, depth, literal=literal)
-        for item in value:
-            if isinstance(item, dict):
-                self.read_object(item, depth=depth + 1, literal=literal)
-            elif isinstance(item, list):
-                self._read_list(item, depth=depth + 1, literal=literal)
-            elif not literal:
-                self.nodes += 1
-
-    def _enter(self, value: dict[str, Any] | list[Any], depth: int, *, literal: bool) -> None:
+    def read(self, value: Any, *, depth: int = 0, named: bool = False, literal: bool = False) -> None:
+        """Counts the parts of an object or list, and removes `x-mcp-header` where it is a keyword."""
+        items: Iterable[tuple[Any, Any]] = ((None, item) for item in value)
+        if isinstance(value, dict):
+            if not (literal or named):
+                self.has_references = self.has_references or not REFERENCES.isdisjoint(value)
+                if MCP_HEADER in value:
+                    del value[MCP_HEADER]
+                    self.has_headers = True
+            items = value.items()
         self.nodes += not literal
         if (value and depth >= MAX_DEPTH) or self.nodes > MAX_NODES:
             raise too_large()
+        for key, item in items:
+            is_literal = literal or (key in LITERALS and not named)
+            if isinstance(item, dict | list):
+                is_named = isinstance(item, dict) and key in NAMED and not named
+                self.read(item, depth=depth + 1, named=is_named, literal=is_literal)
+            elif not is_literal:
+                self.nodes += 1
 
 
 Schema = dict[str, Any]
@@ -164,21 +144,16 @@ class Places:
         old = "draft-04" in str(schema.get("$schema"))
         places = cls("id" if old else "$id")
         for node in nodes:
-            places._note(node)
+            if isinstance(name := node.get(places.identifier), str):
+                is_anchor = name.startswith("#")
+                _add(places.anchors if is_anchor else places.resources, name.strip("#"), node)
+            # A dynamic anchor usually repeats a plain one on the same node.
+            for name in {node[key] for key in ANCHORS & node.keys() if isinstance(node[key], str)}:
+                _add(places.anchors, name, node)
         for reference in chain.from_iterable(map(_references, nodes)):
             if (base := reference.partition("#")[0]) and base not in places.resources:
                 raise UnsafeSchema(f"The schema refers to {reference[:200]!r}, which is outside of it.")
         return places
-
-    def _note(self, node: Schema) -> None:
-        if isinstance(name := node.get(self.identifier), str):
-            kind, name = (self.anchors, name[1:]) if name.startswith("#") else (self.resources, name)
-            _add(kind, name.rstrip("#"), node)
-        if ANCHORS.isdisjoint(node):
-            return
-        # A dynamic anchor usually repeats a plain one on the same node.
-        for name in {node[key] for key in ANCHORS if isinstance(node.get(key), str)}:
-            _add(self.anchors, name, node)
 
     def starts_resource(self, node: Any) -> bool:
         name = node.get(self.identifier) if isinstance(node, dict) else None
@@ -191,30 +166,21 @@ class Places:
         fragment = unquote(fragment)
         if not fragment:
             return start, start
-        if fragment.startswith("/"):
-            return self._follow_pointer(fragment, start, reference)
-        if fragment not in self.anchors:
-            raise _nowhere(reference)
-        return self.anchors[fragment], start
-
-    def _follow_pointer(self, pointer: str, resource: Schema, reference: str) -> tuple[Any, Schema]:
-        place: Any = resource
+        place: Any = start
         try:
-            for step in steps_of(pointer):
+            if not fragment.startswith("/"):
+                return self.anchors[fragment], start
+            for step in steps_of(fragment):
                 place = child_of(place, step)
-                resource = place if self.starts_resource(place) else resource
+                start = place if self.starts_resource(place) else start
         except (LookupError, ValueError):
-            raise _nowhere(reference) from None
-        return place, resource
+            raise BrokenSchema(f"It refers to {reference[:200]!r}, which does not exist.") from None
+        return place, start
 
 
 def _add(places: dict[str, Schema], name: str, node: Schema) -> None:
     if places.setdefault(name, node) is not node:
         raise BrokenSchema(f"It defines the name {name[:200]!r} twice.")
-
-
-def _nowhere(reference: str) -> BrokenSchema:
-    return BrokenSchema(f"It refers to {reference[:200]!r}, which does not exist.")
 
 
 def _references(node: Schema) -> list[str]:
@@ -256,7 +222,7 @@ class _Expansion:
     _needed: list[tuple[Any, Schema]] = field(default_factory=list)
     _chain: int = 0
 
-    def size_of(self, schema: Schema) -> int:
+    def expand(self, schema: Schema) -> None:
         # Not by recursion, because a path through all definitions may be long.
         waiting: list[tuple[Any, Schema]] = [(schema, schema)]
         while waiting:
@@ -271,7 +237,6 @@ class _Expansion:
                     continue
                 self._sizes[key], self._chains[key] = size, self._chain + 1
             waiting.pop()
-        return self._sizes[id(schema)]
 
     def _size(self, value: Any, resource: Schema, *, keyword: str = "", in_place: bool = True) -> int:
         if isinstance(value, list):

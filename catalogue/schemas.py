@@ -70,7 +70,7 @@ class ArgumentProblem:
         return self.of("(arguments)")
 
     def of(self, whole: str) -> str:
-        """With the name of what was validated, where the problem is not within it."""
+        """Names what was validated where the problem is not within it."""
         return f"{self.path or whole}: {self.message}"
 
 
@@ -80,14 +80,8 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is not an object but {type(raw).__name__}.")
-    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
-
-
-@lru_cache(maxsize=500)
-def _checked_input(text: str) -> CheckedSchema:
-    """Cached, because many operations of an API take the same arguments."""
     try:
-        schema, left_out = _usable(text, mends=True)
+        schema, left_out = _usable(_text_of(raw if "type" in raw else raw | {"type": "object"}), mends=True)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
     if schema["type"] != "object":
@@ -101,6 +95,7 @@ def _checked_input(text: str) -> CheckedSchema:
     return CheckedSchema(schema, left_out=printable(f"Left out of the input schema: {named}{more}"))
 
 
+@lru_cache(maxsize=1_000)  # Many operations of an API have the same schemas
 def _usable(text: str, *, mends: bool) -> tuple[dict[str, Any], list[str]]:
     """A schema without the parts that cannot be used, and their names: only patterns unless it `mends`.
     Raises UnsafeSchema and BrokenSchema."""
@@ -171,20 +166,14 @@ def _faults(metaschema: jsonschema_rs.Validator, schema: dict[str, Any]) -> set[
 
 
 def check_output_schema(raw: Any) -> dict[str, Any] | None:
-    """The schema that results can promise to follow; None if there is none or it cannot be used."""
+    """The schema that results can promise to follow; None if there is none or it cannot be used. It is not
+    mended: a server that writes a wrong schema may not keep to it either."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
     try:
-        return _usable_output(_text_of(raw))
+        return _usable(_text_of(raw), mends=False)[0]
     except (UnsafeSchema, BrokenSchema):
         return None
-
-
-@lru_cache(maxsize=500)
-def _usable_output(text: str) -> dict[str, Any]:
-    """Cached, because many operations of an API have the same output. Not mended: a server that writes a
-    wrong schema may not keep to it either."""
-    return _usable(text, mends=False)[0]
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
@@ -225,16 +214,14 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
     """All errors in the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
-        found = _compiled(write_json(schema)).check(arguments)
+        errors, are_all = _compiled(write_json(schema)).check(arguments)
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
         halves = list(find_halves(arguments)) or [("", f"contains {NO_CHARACTER}")]
         return [ArgumentProblem(place, fault) for place, fault in halves[:MAX_PROBLEMS]]
-    if not found.errors and found.are_all:
-        return []
-    problems = [problem for error in found.errors for problem in _argument_problems(error)]
-    if not found.are_all:
+    problems = [problem for error in errors for problem in _argument_problems(error)]
+    if not are_all:
         problems.append(
             ArgumentProblem("", "does not fit the schema, and is too large to report every reason")
         )
@@ -246,19 +233,13 @@ class TooDeep(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Errors:
-    errors: list[jsonschema_rs.ValidationError]
-    are_all: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class _Compiled:
     validator: jsonschema_rs.Validator
     text: str  # The schema's JSON
 
-    def check(self, arguments: Any) -> _Errors:
-        """Raises TooDeep, and UnicodeEncodeError for lone surrogates. The library collects all errors before
-        it returns the first, so their number is estimated beforehand."""
+    def check(self, arguments: Any) -> tuple[list[jsonschema_rs.ValidationError], bool]:
+        """The errors, and whether they are all. Raises TooDeep, and UnicodeEncodeError for lone surrogates.
+        The library collects all errors before it returns the first, so their number is estimated first."""
         if _depth_of(arguments) > MAX_ARGUMENT_DEPTH:
             raise TooDeep
         Searches.begin()
@@ -268,16 +249,16 @@ class _Compiled:
             except ValueError:
                 # A half character raises, in a text that no rule of the schema has the validator read.
                 json.dumps(arguments, ensure_ascii=False).encode()
-            return _Errors([])
+            return [], True
         schema = json.loads(self.text)
         if count_visits(schema, arguments, most=AFFORDABLE) <= AFFORDABLE:
-            return _Errors(list(self.validator.iter_errors(arguments)))
+            return list(self.validator.iter_errors(arguments)), True
         try:
-            if measure_demand(schema).recursive < 2:
+            if measure_demand(schema) < 2:
                 self.validator.validate(arguments)
         except jsonschema_rs.ValidationError as error:
-            return _Errors([error], are_all=False)
-        return _Errors([], are_all=False)
+            return [error], False
+        return [], False
 
 
 class _Meant:
@@ -292,7 +273,7 @@ class _Meant:
 
     def read(self) -> dict[str, Any]:
         for _ in range(MAX_ROUNDS):
-            errors = self._compiled.check(self._arguments).errors
+            errors, _ = self._compiled.check(self._arguments)
             if not (self._put_back(errors) or self._change(errors)):
                 break
         return self._arguments
@@ -431,16 +412,16 @@ def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentPro
     return [ArgumentProblem(path, describe_validation_error(error))]
 
 
-LONGEST_VALUE = 200  # Characters of the offending value in a message
-LONGEST_ENUMERATION = 10_000  # Characters of allowed values, or of reasons, in a message
-LONGEST_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
-MOST_ALTERNATIVES = 10
-MOST_REASONS = 3  # For one alternative
-DEEPEST_ALTERNATIVES = 2  # Alternatives within alternatives would multiply the message
+MAX_VALUE = 200  # Characters of the offending value in a message
+MAX_ENUMERATION = 10_000  # Characters of allowed values, or of reasons, in a message
+MAX_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
+MAX_ALTERNATIVES = 10
+MAX_REASONS = 3  # For one alternative
+MAX_ALTERNATIVE_LEVELS = 2  # Alternatives within alternatives would multiply the message
 
 
 def describe_validation_error(
-    error: jsonschema_rs.ValidationError, levels: int = DEEPEST_ALTERNATIVES
+    error: jsonschema_rs.ValidationError, levels: int = MAX_ALTERNATIVE_LEVELS
 ) -> str:
     """The message without the path."""
     kind = error.kind
@@ -450,8 +431,8 @@ def describe_validation_error(
         reasons = _alternatives(len(error.instance_path), kind.context, levels - 1)
         return f"{_shown(error.instance)} fits no alternative: {reasons}"
     message = error.message
-    if len(message) > LONGEST_VALUE + LONGEST_REASON:
-        message = f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
+    if len(message) > MAX_VALUE + MAX_REASON:
+        message = f"{message[:MAX_VALUE]}… {message[-MAX_REASON:]}"
     wanted = sorted(NESTED.intersection(kind.types)) if isinstance(kind, KINDS.Type) else []
     return f"{message}; send an {' or '.join(wanted)}" if wanted else message
 
@@ -460,10 +441,10 @@ def _alternatives(depth: int, context: Any, levels: int) -> str:
     """Why no alternative fits. First those that are for a value of this type and kind."""
     closest = sorted(context, key=lambda problems: any(_is_of_another_kind(one, depth) for one in problems))
     reasons: list[str] = []
-    room = LONGEST_ENUMERATION
-    for problems in closest[:MOST_ALTERNATIVES]:
+    room = MAX_ENUMERATION
+    for problems in closest[:MAX_ALTERNATIVES]:
         if room > 0:
-            reasons.append(" and ".join(_reason(one, depth, levels) for one in problems[:MOST_REASONS]))
+            reasons.append(" and ".join(_reason(one, depth, levels) for one in problems[:MAX_REASONS]))
             room -= len(reasons[-1])
     if left := len(closest) - len(reasons):
         reasons.append(f"and {left} more")
@@ -485,18 +466,18 @@ def _reason(problem: jsonschema_rs.ValidationError, depth: int, levels: int) -> 
 
 def _listed(allowed: Sequence[Any]) -> str:
     listed: list[str] = []
-    room = LONGEST_ENUMERATION
+    room = MAX_ENUMERATION
     for value in allowed:
         text = _written(value)
         room -= len(text) + len(", ")
         if listed and room < 0:
             return f"{', '.join(listed)} and {len(allowed) - len(listed):,} more, which the schema lists"
-        listed.append(_cut(text, LONGEST_ENUMERATION))
+        listed.append(_cut(text, MAX_ENUMERATION))
     return ", ".join(listed)
 
 
 def _shown(value: Any) -> str:
-    return _cut(_written(value), LONGEST_VALUE)
+    return _cut(_written(value), MAX_VALUE)
 
 
 def _written(value: Any) -> str:
@@ -508,7 +489,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def words_for_demand(broken: Any) -> str:
-    """What a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
+    """Says what a `not` of the OpenAPI importer demands: `at least one of a, b`; empty for other schemas."""
     match broken:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()

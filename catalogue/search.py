@@ -27,7 +27,7 @@ HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # Of cam
 ACCENTS = re.compile("[\u0300-\u036f]")
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 """Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-MOST_JOINED = 4
+MAX_JOINED = 4
 PLURALS = (  # English only; other languages rely on beginnings of words
     (re.compile(r"(?<=[^ea])ies$"), "y"),
     (re.compile(r"(?<=ss|sh)es$|(?<=tch)es$|(?<=x)es$"), ""),
@@ -45,13 +45,13 @@ def split_words(text: str) -> list[str]:
 def split_name(name: str) -> list[str]:
     """Short names also as one word, for queries without separators."""
     words = split_words(name)
-    if not 1 < len(words) <= MOST_JOINED:
+    if not 1 < len(words) <= MAX_JOINED:
         return words
     return [*words, "".join(WORD.findall(fold(name))).casefold()]
 
 
 def fold(text: str) -> str:
-    """Without accents, wide forms and ligatures; capitals stay."""
+    """Removes accents, wide forms and ligatures; capitals stay."""
     if text.isascii():
         return text
     decomposed = unicodedata.normalize("NFKD", text)
@@ -85,26 +85,28 @@ def _pairs(piece: str) -> list[str]:
     return [piece[start : start + 2] for start in range(len(piece) - 1)]
 
 
-LONGEST_QUERY = 1_000  # Characters; the rest is ignored
-MOST_QUERY_WORDS = 24
+MAX_QUERY = 1_000  # Characters; the rest is ignored
+MAX_QUERY_WORDS = 24
 NAME_WEIGHT, TAG_WEIGHT, TEXT_WEIGHT = 4, 2, 1
 K1, B = 1.2, 0.6
-SHORTEST_BEGINNING = 3
+MIN_BEGINNING = 3
 """Bytes of a query's word from which it also matches as a beginning: three letters, or one syllable or
 ideograph in scripts where one carries as much meaning."""
-MOST_ENDINGS = 50
-SHORTEST_INFLECTED = 5  # Letters from which it also matches words with the same stem: approval, approve
+MAX_ENDINGS = 50
+MIN_INFLECTED = 5  # Letters from which it also matches words with the same stem: approval, approve
 STEM = 0.6  # The share of the word that counts as most
 BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3  # Relative to the word itself
 NEEDED_SHARE = 0.5  # Of the weight of the query's words; results with less are dropped
-MOST_UNUSED = 0.1  # Of the documents of an index: more that changed or were replaced, and it is built again
+MAX_UNUSED_SHARE = (
+    0.1  # Of the documents of an index: more that changed or were replaced, and it is built again
+)
 NAMED_WORTH = 1.0  # The bonus of a tool whose name's words all occur in the sentences
 QUOTED = re.compile(
     r"\"[^\"\n]{1,300}\"|\u201c[^\u201d\n]{1,300}\u201d|`[^`\n]{1,300}`"
     r"|(?<!\w)['\u2018][^'\u2019\n]{1,300}['\u2019](?!\w)"
 )
 OF_VALUES = re.compile(r"[/@#_\\\d]")  # Digits and signs of addresses, which mark values of arguments
-LONGEST_INSTRUCTIONS = 4_000  # Characters; the rest is ignored
+MAX_INSTRUCTIONS = 4_000  # Characters; the rest is ignored
 PUNCTUATION = ".,;:!?()'\""
 SMALL_WORDS = frozenset({  # English function words, and verbs of requests; tools have none of other languages
     "a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "as", "ask", "at", "be",
@@ -130,7 +132,7 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
     """The given tools that share a word with the sentences, the likeliest first. Small words do not count,
     nor do quotes, numbers and addresses, which are values of arguments. Few tools have most of the words, so
     none is required."""
-    said = QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
+    said = QUOTED.sub(" ", instructions[:MAX_INSTRUCTIONS]).split()
     words = _split_once(" ".join(word for word in _without_small(said) if not OF_VALUES.search(word)))
     with _cache.index_of(catalogue) as index:
         return index.rank(words, among=names)
@@ -141,7 +143,7 @@ def _without_small(words: Iterable[str]) -> Iterator[str]:
 
 
 def _split_once(text: str) -> list[str]:
-    return list(dict.fromkeys(split_words(text)))[:MOST_QUERY_WORDS]
+    return list(dict.fromkeys(split_words(text)))[:MAX_QUERY_WORDS]
 
 
 @dataclass(slots=True)
@@ -181,7 +183,7 @@ class SearchIndex:
         ]
         gone = self._indexed.keys() - workflows.keys()
         unused = len(self._names) + len(changed) - len(workflows)
-        if unused > MOST_UNUSED * len(workflows) or len(changed) > MOST_UNUSED * len(workflows):
+        if unused > MAX_UNUSED_SHARE * len(workflows) or len(changed) > MAX_UNUSED_SHARE * len(workflows):
             return False
         for name in gone:
             del self._indexed[name], self._numbers[name]
@@ -205,8 +207,8 @@ class SearchIndex:
         return new
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        """Those with half of the words by weight; small words only affect the order, unless all are small."""
-        query = query[:LONGEST_QUERY]
+        """Finds those with half of the words by weight; small words only affect the order, unless all are."""
+        query = query[:MAX_QUERY]
         words = _split_once(query)
         needed = set(_split_once(" ".join(_without_small(query.split()))) or words)
         scores, shares = self._weigh(words, self._numbers_of(among), needed)
@@ -226,18 +228,18 @@ class SearchIndex:
         self, found: Iterable[int], scores: Mapping[int, float], words: Collection[str]
     ) -> list[str]:
         """The best first; a match of the name counts most."""
-        stems = {word[:SHORTEST_INFLECTED] for word in words}
+        stems = {word[:MIN_INFLECTED] for word in words}
         worth = {}
         for number in found:
             own = split_words(self._names[number])
-            named = sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
+            named = sum(word[:MIN_INFLECTED] in stems for word in own) / (len(own) or 1)
             worth[number] = scores[number] * (1 + NAMED_WORTH * named)
         return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
 
     def _weigh(
         self, words: Collection[str], documents: set[int], needed: Set[str]
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """By document with a needed word: its score, and its share of the weight of the needed words."""
+        """Returns scores, and shares of the weight of the needed words, of documents with a needed word."""
         scores: defaultdict[int, float] = defaultdict(float)
         shares: defaultdict[int, float] = defaultdict(float)
         for word in sorted(words, key=needed.__contains__, reverse=True):
@@ -266,15 +268,15 @@ class SearchIndex:
 
     def _readings(self, word: str) -> Iterator[tuple[float, list[str]]]:
         yield 1.0, [word]
-        if len(word.encode()) >= SHORTEST_BEGINNING:
+        if len(word.encode()) >= MIN_BEGINNING:
             yield BEGINNING_WORTH, self._beginning_with(word)
-        if len(word) >= SHORTEST_INFLECTED:
-            stem = word[: max(SHORTEST_INFLECTED - 1, round(STEM * len(word)))]
+        if len(word) >= MIN_INFLECTED:
+            stem = word[: max(MIN_INFLECTED - 1, round(STEM * len(word)))]
             yield INFLECTION_WORTH, self._beginning_with(stem)
 
     def _beginning_with(self, start: str) -> list[str]:
         first = bisect_left(self._vocabulary, start)
-        candidates = self._vocabulary[first : first + MOST_ENDINGS]
+        candidates = self._vocabulary[first : first + MAX_ENDINGS]
         return [word for word in candidates if word.startswith(start)]
 
 
@@ -311,7 +313,7 @@ class SearchIndexCache:
 
 
 _cache = SearchIndexCache()
-MOST_KNOWN = 50
+MAX_KNOWN = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,7 +348,7 @@ def select_workflows(catalogue: ExposedCatalogue, wanted: WorkflowQuery, bounds:
 
 
 def tagged(workflows: Iterable[Workflow], tags: Iterable[str]) -> list[Workflow]:
-    """Those with all of the tags, without regard to case, in their order (D3)."""
+    """Returns those with all of the tags, without regard to case, in their order (D3)."""
     wanted = set(map(str.casefold, tags))
     return [workflow for workflow in workflows if wanted <= set(map(str.casefold, workflow.shown_tags))]
 
@@ -362,8 +364,8 @@ def _nothing_found(wanted: WorkflowQuery, shown: Sequence[Workflow]) -> Selectio
     return Selection(
         workflows=[],
         hint=_hint(wanted, unknown),
-        known_tags=tags[:MOST_KNOWN] if wanted.tags or wanted.query else (),
-        known_sources=sources[:MOST_KNOWN] if wanted.source else (),
+        known_tags=tags[:MAX_KNOWN] if wanted.tags or wanted.query else (),
+        known_sources=sources[:MAX_KNOWN] if wanted.source else (),
     )
 
 

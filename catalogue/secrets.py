@@ -59,7 +59,7 @@ def decrypt_credentials(stored: str) -> dict[str, str]:
 
 VARIABLE, FILE = "env:", "file:"
 VARIABLES = "CATALOGUE_SECRET_"  # Only variables with this prefix can be referenced
-LARGEST_FILE = 64 * 1024  # Bytes; certificates with their chain fit
+MAX_FILE_BYTES = 64 * 1024  # Bytes; certificates with their chain fit
 
 
 class SecretUnavailable(Exception):
@@ -73,9 +73,19 @@ def is_reference(value: str) -> bool:
 def resolve(value: str) -> str:
     """The secret that a reference names, read anew each time; other values are returned as they are. Raises
     SecretUnavailable."""
-    if value.startswith(VARIABLE):
-        return _read_variable(value.removeprefix(VARIABLE).strip())
-    return _read_file(value.removeprefix(FILE).strip()) if value.startswith(FILE) else value
+    if value.startswith(FILE):
+        return _read_file(value.removeprefix(FILE).strip())
+    if not value.startswith(VARIABLE):
+        return value
+    name = value.removeprefix(VARIABLE).strip()
+    if not name.startswith(VARIABLES) or name == VARIABLES:
+        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referenced.")
+    secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
+    if not secret:
+        raise SecretUnavailable(
+            f"the environment variable {name} is not set. Set it for all processes and restart them."
+        )
+    return secret
 
 
 def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,17 +97,6 @@ def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
         except SecretUnavailable as error:
             raise SecretUnavailable(f"{name}: {error}") from None
     return resolved
-
-
-def _read_variable(name: str) -> str:
-    if not name.startswith(VARIABLES) or name == VARIABLES:
-        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referenced.")
-    secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
-    if not secret:
-        raise SecretUnavailable(
-            f"the environment variable {name} is not set. Set it for all processes and restart them."
-        )
-    return secret
 
 
 def _read_file(name: str) -> str:
@@ -116,11 +115,11 @@ def _read_file(name: str) -> str:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SecretUnavailable(f"{shown} in {folder} is not a regular file.")
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SecretUnavailable(f"the file {shown} in {folder} cannot be read: {error.strerror}.") from None
-    if len(content) > LARGEST_FILE:
-        raise SecretUnavailable(f"the file {shown} in {folder} has more than {LARGEST_FILE:,} bytes.")
+    if len(content) > MAX_FILE_BYTES:
+        raise SecretUnavailable(f"the file {shown} in {folder} has more than {MAX_FILE_BYTES:,} bytes.")
     try:
         secret = content.decode().strip()
     except UnicodeDecodeError:

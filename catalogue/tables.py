@@ -11,8 +11,7 @@ from django.db.models import Model, QuerySet
 from django.http import StreamingHttpResponse
 
 from catalogue.audit import record_export
-from catalogue.columns import columns_of, map_repeated, present, spread
-from catalogue.database import lend_connection
+from catalogue.database import release_connection
 from catalogue.history import Actor
 from catalogue.long_lists import all_pages
 
@@ -44,22 +43,30 @@ def send_table(
 
 
 def _lines(rows: QuerySet[Any], serializer: Any, newest_by: str) -> Iterator[bytes]:
-    yield _write([[name for name, _ in _columns(serializer, [])]])
+    yield _write([_names(serializer)])
     for page in all_pages(rows, by=newest_by, at_a_time=AT_A_TIME):
-        yield _write(zip(*[cells for _, cells in _columns(serializer, page)], strict=True))
+        yield _write(_cells(serializer, row) for row in page)
         # A slow reader keeps no connection.
-        lend_connection()
+        release_connection()
 
 
-def _columns(serializer: Any, rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """The name and the cells of each. An object has several, which its serializer may name."""
-    for field, values in columns_of(serializer, rows):
-        if not hasattr(field, "fields"):
-            yield field.field_name, map_repeated(_cell, values)
-            continue
-        names = getattr(field, "columns", None) or [f"{field.field_name}_{inner}" for inner in field.fields]
-        for name, (_, found) in zip(names, columns_of(field, present(values)), strict=True):
-            yield name, spread(map_repeated(_cell, found), values)
+def _names(serializer: Any) -> Iterator[str]:
+    """An object has several columns, which its serializer may name."""
+    for name, field in serializer.fields.items():
+        if hasattr(field, "fields"):
+            yield from getattr(field, "columns", None) or (f"{name}_{inner}" for inner in field.fields)
+        else:
+            yield name
+
+
+def _cells(serializer: Any, row: Any) -> Iterator[Any]:
+    shown = serializer.to_representation(row)
+    for name, field in serializer.fields.items():
+        if hasattr(field, "fields"):
+            parts = shown[name] or dict.fromkeys(field.fields)
+            yield from map(_cell, parts.values())
+        else:
+            yield _cell(shown[name])
 
 
 def _cell(cell: Any) -> Any:

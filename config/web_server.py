@@ -39,7 +39,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from access.addresses import address_of
 from audit.models import Origin, origin
-from catalogue.database import REQUESTS_AT_ONCE, lend_connection, place
+from catalogue.database import REQUESTS_AT_ONCE, place, release_connection
 from config.compat import AnnouncingProtocol, note_handler
 from identity.doorkeeper import Doorkeeper, NoTurn
 from telemetry import metrics
@@ -464,7 +464,7 @@ def _next_part(parts: Iterator[bytes]) -> bytes | None:
     try:
         return next(parts, None)
     finally:
-        lend_connection()
+        release_connection()
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:

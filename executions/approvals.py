@@ -111,7 +111,7 @@ def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
 
 def approving_toolsets(workflow: Workflow) -> tuple[Toolset, ...]:
     """For a workflow that was read outside the exposed catalogue: three queries."""
-    showing = (membership.toolset for membership in memberships_of(workflow))
+    showing = (toolset for toolset, _ in memberships_of(workflow))
     return tuple(toolset for toolset in showing if toolset.enabled and toolset.approval_required)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError
 
 from access.callers import Caller
-from catalogue.database import DatabaseOutage, in_batches, run_in_database
-from catalogue.watching import Watcher, Watchers
+from catalogue.database import DatabaseOutage, Watcher, Watchers, in_batches, run_in_database
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import is_too_old, request_poll_if_stale, waits, woken_by

@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError
 from access.callers import Caller
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database
-from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from catalogue.descriptions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable

@@ -4,7 +4,7 @@ from typing import Any
 
 from access.callers import Caller
 from catalogue.argument_overrides import constants_of
-from catalogue.interactions import declared_interactions
+from catalogue.descriptions import declared_interactions
 from catalogue.long_lists import Page, page_of
 from executions.approvals import describe_wait
 from executions.models import Execution, State

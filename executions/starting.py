@@ -266,7 +266,7 @@ def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
     barred = current_catalogue().reservations.exclusions_for(person).toolsets
     if not barred:
         return False
-    toolsets = [membership.toolset for membership in memberships_of(workflow)]
+    toolsets = [toolset for toolset, _ in memberships_of(workflow)]
     counting = {toolset.slug for toolset in toolsets if toolset.enabled or toolset.reserved_for}
     return bool(counting) and counting <= barred
 

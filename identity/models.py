@@ -15,8 +15,8 @@ from access.callers import Caller, Scope, person_of, rate_of
 from access.permissions import scopes_of
 from catalogue.fields import JSONTextField, optional_number
 from catalogue.models import Recorded, Toolset
-from catalogue.models.toolset import LONGEST_INLINE_WAIT
-from catalogue.models.workflow import MOST_CALLS
+from catalogue.models.toolset import MAX_INLINE_WAIT
+from catalogue.models.workflow import MAX_CALLS
 
 SOON = timedelta(days=7)  # How long before its end a token is flagged
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
@@ -87,17 +87,17 @@ class AccessToken(Recorded):
     )
     inline_wait_seconds = optional_number(
         "inline wait",
-        most=LONGEST_INLINE_WAIT,
+        most=MAX_INLINE_WAIT,
         help_text="Seconds that a tool call waits before it returns a handle. Choose less than the client's "
         "own timeout. If empty, the toolset's value applies, or else the product's default.",
     )
     calls_per_minute = optional_number(
-        most=MOST_CALLS,
+        most=MAX_CALLS,
         help_text="Workflow calls per minute by all its clients together. If empty, only the limits for "
         "every caller apply.",
     )
     calls_at_once = optional_number(
-        most=MOST_CALLS,
+        most=MAX_CALLS,
         help_text="Calls that may follow each other without a pause. If empty, ten seconds' worth.",
     )
     rotated_at = models.DateTimeField(null=True, editable=False)

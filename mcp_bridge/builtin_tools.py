@@ -11,6 +11,7 @@ from mcp_types import CallToolResult, Tool, ToolAnnotations
 from access.callers import Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.descriptions import (
+    InteractionKind,
     Mode,
     describe_part,
     describe_workflow,
@@ -18,7 +19,6 @@ from catalogue.descriptions import (
     unavailable_sources,
 )
 from catalogue.exposure import current_catalogue
-from catalogue.interactions import InteractionKind
 from catalogue.long_lists import UnknownCursor
 from catalogue.models import Workflow
 from catalogue.naming import counted

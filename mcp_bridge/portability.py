@@ -48,11 +48,11 @@ class PortableView:
         """The arguments by their own names. Raises InvalidArguments for texts that are not JSON."""
         if schema is None:
             return arguments
-        read = make_portable(dict(schema)).read(arguments)
-        if read.unreadable:
-            problems = [ArgumentProblem(pointer_of(one.place), one.message) for one in read.unreadable]
+        read, unreadable = make_portable(dict(schema)).read(arguments)
+        if unreadable:
+            problems = [ArgumentProblem(pointer_of(one.place), one.message) for one in unreadable]
             raise InvalidArguments(called, problems)
-        return read.arguments
+        return read
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
         if (workflow := exposure.find_named(self.entry.workflows, name)) is None:

@@ -23,7 +23,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 
 from access.callers import Bounds, Person, Scope
 from catalogue.database import run_in_database
-from catalogue.descriptions import tokens_for
+from catalogue.descriptions import InteractionKind, tokens_for
 from catalogue.exposure import (
     NOTHING,
     ExposedCatalogue,
@@ -33,7 +33,6 @@ from catalogue.exposure import (
     fresh_catalogue,
     shown_by,
 )
-from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.naming import counted
 from identity.models import default_scopes

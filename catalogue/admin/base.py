@@ -16,12 +16,19 @@ from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ALL_VAR, ERROR_FLAG, ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, transaction
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
@@ -32,6 +39,7 @@ from unfold.admin import checkbox
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
+from catalogue import tables
 from catalogue.admin import marks
 from catalogue.admin.rendering import ago, chip, value_in_full
 from catalogue.history import (
@@ -625,3 +633,33 @@ def change_if_sure(
         lambda: messages.success(request, done.format(change())),
         note=lambda count: note.format(counted(count, *noun)),
     )
+
+
+class TableMixin(CatalogueAdmin):
+    """Offers as CSV what the filters and the search leave, of all pages, with the columns of REST's table."""
+
+    csv_address = "csv/"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self._send)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
+        return [path(self.csv_address, view, name=name), *super().get_urls()]
+
+    def _send(self, request: HttpRequest) -> HttpResponseBase:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        try:
+            listed = self.get_changelist_instance(request)
+        except (IncorrectLookupParameters, DisallowedModelAdminLookup):
+            # The list says what is wrong.
+            page = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+            return HttpResponseRedirect(f"{page}?{request.GET.urlencode()}")
+        return tables.send_table(
+            listed.get_queryset(request),
+            tables.serializers[self.model](context={"request": request}),
+            by=actor_of(request),
+            filters=request.GET.keys(),
+            newest_by=self.newest_by,
+        )

@@ -35,7 +35,6 @@ from catalogue.exposure import (
     Explanation,
     FilterPreview,
     Visibility,
-    effect_of_filter,
     effect_of_replacing,
     explain_all,
     match_rule,
@@ -217,7 +216,7 @@ class WorkflowFilterAdmin(ButtonsMixin):
             return self._list(request, extra_context)
 
     def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
-        (preview,) = preview_filters(WorkflowFilter.objects.all())
+        preview = preview_filters(WorkflowFilter.objects.all())
         groups = _effect_groups(preview, shown="let through", hidden="hidden")
         answer: Any = super().changelist_view(request, (extra_context or {}) | {"preview": groups})
         formset = getattr((getattr(answer, "context_data", None) or {}).get("cl"), "formset", None)
@@ -253,7 +252,12 @@ class WorkflowFilterAdmin(ButtonsMixin):
         return [*deleted, *lines], counts, forbidden, protected
 
     def panel(self, request: HttpRequest, obj: WorkflowFilter) -> dict[str, Any]:
-        effect = effect_of_filter(obj)
+        rules = list(WorkflowFilter.objects.all())
+        others = [rule for rule in rules if rule.pk != obj.pk]
+        for rule in rules:
+            rule.enabled = rule.enabled or rule.pk == obj.pk
+        # What is shown or hidden only because of it, or would be if it were enabled.
+        effect = effect_of_replacing(others, rules)
         groups = _effect_groups(effect, shown="let through because of it", hidden="hidden because of it")
         return {"effect": groups}
 

@@ -15,7 +15,7 @@ from unfold import widgets
 
 from access.callers import GROUP, USER
 from catalogue.approval_rules import read_rules, write_rules
-from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.argument_overrides import MAX_DESCRIPTION
 from catalogue.connections import Setting, plain_type
 from catalogue.served_schemas import describe_inputs
 from connectors.formats.lists import split_list
@@ -420,7 +420,7 @@ class ArgumentsField(forms.Field):
     def _read_row(self, row: dict[str, str], known: dict[str, Any] | None) -> dict[str, Any]:
         override: dict[str, Any] = {}
         if description := row["description"].replace("\r\n", "\n").strip():
-            override["description"] = description[: LONGEST_DESCRIPTION + 1]
+            override["description"] = description[: MAX_DESCRIPTION + 1]
         kind = row["kind"]
         if not kind and row["value"].strip():
             raise NotReadable("choose when the value applies: always, or if agents omit the argument.")

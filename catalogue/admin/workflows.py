@@ -23,6 +23,7 @@ from catalogue.admin.base import (
     CatalogueChangeList,
     CatalogueForm,
     FixedRowsMixin,
+    TableMixin,
     ask_for_selected,
     ask_if_many,
     change_if_sure,
@@ -38,7 +39,6 @@ from catalogue.admin.discovery import (
 from catalogue.admin.extensions import added
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
-from catalogue.admin.tables import TableMixin
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.exposure import (
@@ -680,11 +680,11 @@ def _toolset_links(workflow: Workflow) -> SafeString:
         "{} ({}{})",
         (
             (
-                html.link(membership.toolset, "catalogue_toolset_change", membership.toolset.pk),
-                "picked by hand" if membership.picked else "by its rules",
-                "" if membership.toolset.enabled else ", disabled",
+                html.link(toolset, "catalogue_toolset_change", toolset.pk),
+                "picked by hand" if is_picked else "by its rules",
+                "" if toolset.enabled else ", disabled",
             )
-            for membership in memberships_of(workflow)
+            for toolset, is_picked in memberships_of(workflow)
         ),
     )
 

@@ -262,9 +262,9 @@ class Workflows:
         decided = [
             row for row, fields in self.changed.items() if any(one.name == "enabled" for one in fields)
         ]
-        for batch in in_batches(decided, BATCH):
-            enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if row.enabled]))
-            disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in batch if not row.enabled]))
+        for rows in in_batches(decided, BATCH):
+            enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in rows if row.enabled]))
+            disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in rows if not row.enabled]))
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 

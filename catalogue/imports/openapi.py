@@ -11,7 +11,6 @@ from django.db import transaction
 
 from catalogue.actions.sources import create_source
 from catalogue.connections import find_setting_problems, secret_fields
-from catalogue.database import collection_paused
 from catalogue.descriptions import tokens_for
 from catalogue.history import Actor
 from catalogue.http_tools import KIND
@@ -122,72 +121,71 @@ PLAN = pydantic.TypeAdapter(OpenApiImport)
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
     """Refuses each operation that cannot be a tool. Raises ImportRefused for a useless document."""
-    with collection_paused():
-        try:
-            document = Document.read(request.content)
-            target = find_target(document, request)
-        except UnusableDocument as error:
-            raise ImportRefused([str(error)]) from None
-        # Takes seconds for a large document, so the catalogue is not locked for it.
-        found = read_tools(
-            document,
-            base_url=target.base_url,
-            settings=target.authentication,
-            selection=Selection(
-                only=tuple(request.only), tags=tuple(request.tags), deprecated=request.deprecated
-            ),
-            usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
+    try:
+        document = Document.read(request.content)
+        target = find_target(document, request)
+    except UnusableDocument as error:
+        raise ImportRefused([str(error)]) from None
+    # Takes seconds for a large document, so the catalogue is not locked for it.
+    found = read_tools(
+        document,
+        base_url=target.base_url,
+        settings=target.authentication,
+        selection=Selection(
+            only=tuple(request.only), tags=tuple(request.tags), deprecated=request.deprecated
+        ),
+        usable_pattern=lambda pattern: not find_pattern_problem(syntax="regex", pattern=pattern),
+    )
+    layers, faults = read_definitions({tool.definition.id: tool.definition for tool in found.tools})
+    for tool in found.tools:
+        if messages := dict.fromkeys(fault.message for fault in faults.get(tool.definition.id, ())):
+            found.refused.append(refusal_of(tool.operation, " ".join(messages)))
+    characters = 0  # An estimate
+    for layer in layers.values():
+        schema = serve_reduced(layer["input_schema"])
+        shown = {"name": layer["name"], "title": layer["upstream_title"], "inputSchema": schema}
+        characters += len(write_json(shown | {"description": layer["description"]}))
+    outcome = OpenApiImport(
+        source=target.name,
+        is_new=target.key is None and bool(layers),
+        target=target,
+        expose=request.expose,
+        prune=request.prune,
+        layers=layers,
+        tools=[],
+        removed=[],
+        refused=found.refused,
+        deprecated=found.deprecated,
+        not_chosen=found.not_chosen,
+        characters=characters,
+        notes=[*found.notes, *filter(None, [note_on_servers(document, target.base_url)])],
+        dry_run=request.dry_run,
+    )
+    if target.lacking:
+        outcome.notes.append(f"Calls fail until source {target.name} has: {target.lacking}.")
+    outcome.notes += [
+        f"No operation has {quoted(pattern)}: neither as its id or path nor as a tag."
+        for pattern in found.idle
+    ]
+    if request.expose and outcome.tokens > 20_000:
+        outcome.notes.append(
+            f"In tools/list they take about {outcome.tokens:,} tokens, more than agents should read with "
+            "every conversation. Make a toolset with the mode compact, in which agents look for tools, "
+            "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
         )
-        layers, faults = read_definitions({tool.definition.id: tool.definition for tool in found.tools})
-        for tool in found.tools:
-            if messages := dict.fromkeys(fault.message for fault in faults.get(tool.definition.id, ())):
-                found.refused.append(refusal_of(tool.operation, " ".join(messages)))
-        characters = 0  # An estimate
-        for layer in layers.values():
-            schema = serve_reduced(layer["input_schema"])
-            shown = {"name": layer["name"], "title": layer["upstream_title"], "inputSchema": schema}
-            characters += len(write_json(shown | {"description": layer["description"]}))
-        outcome = OpenApiImport(
-            source=target.name,
-            is_new=target.key is None and bool(layers),
-            target=target,
-            expose=request.expose,
-            prune=request.prune,
-            layers=layers,
-            tools=[],
-            removed=[],
-            refused=found.refused,
-            deprecated=found.deprecated,
-            not_chosen=found.not_chosen,
-            characters=characters,
-            notes=[*found.notes, *filter(None, [note_on_servers(document, target.base_url)])],
-            dry_run=request.dry_run,
+    changes = {change.name: change for change in _store(outcome, by=request.by)}
+    outcome.tools = [
+        ImportedTool(
+            method=tool.operation.method,
+            path=tool.operation.path,
+            tags=tool.operation.tags,
+            stored=changes.pop(tool.definition.id),
+            notes=tool.notes,
         )
-        if target.lacking:
-            outcome.notes.append(f"Calls fail until source {target.name} has: {target.lacking}.")
-        outcome.notes += [
-            f"No operation has {quoted(pattern)}: neither as its id or path nor as a tag."
-            for pattern in found.idle
-        ]
-        if request.expose and outcome.tokens > 20_000:
-            outcome.notes.append(
-                f"In tools/list they take about {outcome.tokens:,} tokens, more than agents should read with "
-                "every conversation. Make a toolset with the mode compact, in which agents look for tools, "
-                "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
-            )
-        changes = {change.name: change for change in _store(outcome, by=request.by)}
-        outcome.tools = [
-            ImportedTool(
-                method=tool.operation.method,
-                path=tool.operation.path,
-                tags=tool.operation.tags,
-                stored=changes.pop(tool.definition.id),
-                notes=tool.notes,
-            )
-            for tool in found.tools
-            if tool.definition.id in layers
-        ]
-        outcome.removed = list(changes.values())
+        for tool in found.tools
+        if tool.definition.id in layers
+    ]
+    outcome.removed = list(changes.values())
     return outcome
 
 

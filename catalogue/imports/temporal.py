@@ -1,6 +1,6 @@
 """Importing a file that declares a Temporal service and its workflows: all of it, or nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -19,7 +19,7 @@ from catalogue.imports.pipeline import (
     stored_secrets,
 )
 from catalogue.models import DiscoveryRun, Revision, Source
-from catalogue.reconciliation import Change, Listing, plan_changes, read_listing, reconcile
+from catalogue.reconciliation import Change, plan_changes, read_listing, reconcile
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
@@ -61,102 +61,78 @@ class TemporalImport(ImportOutcome):
 def import_file(request: TemporalImportRequest) -> TemporalImport:
     """Create or update the source and its workflows. Raises ImportRefused, and changes nothing then. Temporal
     need not be reachable; the outcome's `health` says whether it is."""
-    if request.dry_run:
-        prepared = _prepare(request)
-        prepared.outcome.health = sources.check_candidate(prepared.candidate())
-        return prepared.outcome
     with transaction.atomic():
         Revision.lock()
-        prepared = _prepare(request)
-        source = prepared.write()
+        known = Source.objects.filter(name=request.source).first()
+        if known is not None:
+            require_kind(known, KIND)
+        declared = _read(request, known)
+        config = _config(request, known, declared)
+        credentials = _credentials(request, known, declared, config)
+        _check(request.source, config, credentials)
+        listing = read_listing(read_declared(TemporalConfig.model_validate(config | credentials)).workflows)
+        if listing.skipped:
+            raise ImportRefused([f"{skipped['name']}: {skipped['reason']}." for skipped in listing.skipped])
+        outcome = TemporalImport(
+            source=request.source,
+            is_new=known is None,
+            dry_run=request.dry_run,
+            changes={
+                name: Change.KEPT if name in listing.layers and name not in declared.entries else change
+                for name, change in plan_changes(known, listing).items()
+            },
+            settings=_changed_settings(known, config, credentials),
+            notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
+        )
+        source = _write(request, known, config, credentials)
+        if Change.ADDED in outcome.every_change and source.new_workflows == Source.NewWorkflows.HIDDEN:
+            why = ": only a new source can enable them at once, and this one hides new workflows"
+            later = "Agents see the added workflows once a curator enables them"
+            outcome.notes.append(f"{later}{why if request.expose else ''}.")
         run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-        reconcile(source, prepared.listing, run, by_hand=True, by=request.by)
-        record_import(request.by, source, "a Temporal file", prepared.outcome.every_change)
+        reconcile(source, listing, run, by_hand=True, by=request.by)
+        record_import(request.by, source, "a Temporal file", outcome.every_change)
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
-        _take_cache(prepared.declared, apply=True)
-    prepared.outcome.health = sources.check_source(source)
-    return prepared.outcome
+        _take_cache(declared, apply=True)
+        if request.dry_run:
+            transaction.set_rollback(True)
+    check = sources.check_candidate if request.dry_run else sources.check_source
+    outcome.health = check(source)
+    return outcome
 
 
-@dataclass(kw_only=True, slots=True)
-class _Prepared:
-    source: Source | None
-    declared: Declared
-    listing: Listing
-    config: dict[str, Any]
-    credentials: dict[str, str] = field(repr=False)
-    policy: str
-    outcome: TemporalImport
-
-    def candidate(self) -> Source:
-        candidate = Source(name=self.outcome.source, kind=KIND, config=self.config)
-        candidate.credentials = self.credentials
-        return candidate
-
-    def write(self) -> Source:
-        if self.source is None:
-            return sources.create_source(
-                name=self.outcome.source,
-                kind=KIND,
-                config=self.config,
-                credentials=self.credentials,
-                new_workflows=self.policy,
-            )
-        # Unchanged settings keep open connections and cached results.
-        if self.config != self.source.config or self.credentials != stored_secrets(self.source):
-            sources.change_source(self.source, config=self.config, credentials=self.credentials)
-        return self.source
-
-
-def _prepare(request: TemporalImportRequest) -> _Prepared:
-    source = Source.objects.filter(name=request.source).first()
-    if source is not None:
-        require_kind(source, KIND)
-    declared = _read(request, source)
-    if source is None and declared.connection is None:
-        raise ImportRefused(
-            [f"There is no source {request.source} yet, and the file does not say where Temporal is "
-             "(temporal.hostPort)."]
-        )  # fmt: skip
-    config = _config(request, source, declared)
-    credentials = _credentials(request, source, declared, config)
-    _check(Source(name=request.source, kind=KIND, config=config), credentials)
-    listing = read_listing(read_declared(TemporalConfig.model_validate(config | credentials)).workflows)
-    if listing.skipped:
-        raise ImportRefused([f"{skipped['name']}: {skipped['reason']}." for skipped in listing.skipped])
-    policy = source.new_workflows if source is not None else policy_for_new(expose=request.expose)
-    outcome = TemporalImport(
-        source=request.source,
-        is_new=source is None,
-        dry_run=request.dry_run,
-        changes={
-            name: Change.KEPT if name in listing.layers and name not in declared.entries else change
-            for name, change in plan_changes(source, listing).items()
-        },
-        settings=_changed_settings(source, config, credentials),
-        notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
-    )
-    if Change.ADDED in outcome.every_change and policy == Source.NewWorkflows.HIDDEN:
-        why = ": only a new source can enable them at once, and this one hides new workflows"
-        later = "Agents see the added workflows once a curator enables them"
-        outcome.notes.append(f"{later}{why if request.expose else ''}.")
-    return _Prepared(
-        source=source,
-        declared=declared,
-        listing=listing,
-        config=config,
-        credentials=credentials,
-        policy=policy,
-        outcome=outcome,
-    )
+def _write(
+    request: TemporalImportRequest,
+    source: Source | None,
+    config: dict[str, Any],
+    credentials: dict[str, str],
+) -> Source:
+    if source is None:
+        return sources.create_source(
+            name=request.source,
+            kind=KIND,
+            config=config,
+            credentials=credentials,
+            new_workflows=policy_for_new(expose=request.expose),
+        )
+    # Unchanged settings keep open connections and cached results.
+    if config != source.config or credentials != stored_secrets(source):
+        sources.change_source(source, config=config, credentials=credentials)
+    return source
 
 
 def _read(request: TemporalImportRequest, source: Source | None) -> Declared:
     queue = source.config.get("default_task_queue", "") if source else ""
     try:
-        return read_definitions(request.content, default_task_queue=queue)
+        declared = read_definitions(request.content, default_task_queue=queue)
     except UnusableText as error:
         raise ImportRefused(error.reasons) from None
+    if source is None and declared.connection is None:
+        raise ImportRefused(
+            [f"There is no source {request.source} yet, and the file does not say where Temporal is "
+             "(temporal.hostPort)."]
+        )  # fmt: skip
+    return declared
 
 
 def _config(request: TemporalImportRequest, source: Source | None, declared: Declared) -> dict[str, Any]:
@@ -210,7 +186,8 @@ def _credentials(
     return stored | given
 
 
-def _check(candidate: Source, credentials: dict[str, str]) -> None:
+def _check(name: str, config: dict[str, Any], credentials: dict[str, str]) -> None:
+    candidate = Source(name=name, kind=KIND, config=config)
     candidate.credentials = credentials
     try:
         candidate.clean_fields(exclude=["encrypted_credentials"])

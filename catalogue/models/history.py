@@ -253,16 +253,10 @@ class Reservable(Exposing):
 
     def clean(self) -> None:
         super().clean()
-        kept = set(self._stored_reservation())
+        read: dict[str, Any] = dict(zip(*self.as_read, strict=True)) if self.as_read else {}
+        # Those that it has may have been deleted since.
+        kept = set(read.get("reserved_for") or ())
         new = set(self.reserved_for) - kept if isinstance(self.reserved_for, list) else set()
         if unknown := sorted(new - find_keys(new).keys()):
             raise ValidationError({"reserved_for": f"These do not exist: {', '.join(unknown)[:500]}."})
         self.reserved_for = sorted(set(self.reserved_for))
-
-    def _stored_reservation(self) -> Sequence[str]:
-        """They may have been deleted since."""
-        if self.as_read is None:
-            return ()
-        read: dict[str, Any] = dict(zip(*self.as_read, strict=True))
-        stored: Sequence[str] = read.get("reserved_for") or ()
-        return stored

@@ -18,7 +18,7 @@ PROMPT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PREFIX = "upstream"
 OWN_SCHEMES = frozenset({"workflow", "execution", PREFIX})
 """Of the product's own resources, and of servers' addresses that clash with another's."""
-LONGEST_SERVED = LONGEST_ADDRESS + 100  # With the prefix and the source's name
+MAX_SERVED = LONGEST_ADDRESS + 100  # With the prefix and the source's name
 
 
 def scheme_of(uri: str) -> str:
@@ -35,7 +35,7 @@ class ServerFeatureQuerySet(ExposingQuerySet["ServerFeature"]):
         return self.filter(missing_since=None)
 
     def exposed(self) -> "ServerFeatureQuerySet":
-        return self.present().filter(enabled=True, source__enabled=True)
+        return self.filter(missing_since=None, enabled=True, source__enabled=True)
 
 
 class ServerFeature(Exposing):
@@ -51,7 +51,7 @@ class ServerFeature(Exposing):
     kind = models.CharField(max_length=10, choices=Kind.choices, editable=False)
     upstream_id = models.CharField("the server's name or address", max_length=LONGEST_ADDRESS, editable=False)
     served_as = models.CharField(
-        max_length=LONGEST_SERVED,
+        max_length=MAX_SERVED,
         help_text="The name or address by which clients know it. Made once, and stable.",
     )
     enabled = models.BooleanField(default=False, help_text="On: clients that may use the source see it.")

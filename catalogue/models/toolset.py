@@ -12,7 +12,7 @@ from django.dispatch import receiver
 
 from catalogue.fields import optional_number
 from catalogue.models.history import Exposing, ExposingQuerySet, Reservable, Revision
-from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS, Workflow
+from catalogue.models.workflow import MAX_APPROVERS, MAX_CALLS, Workflow
 from catalogue.patterns import find_pattern_problem
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
@@ -20,7 +20,7 @@ SLUG = RegexValidator(
     SLUG_FORM, "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen."
 )
 
-LONGEST_INLINE_WAIT = 3600  # Seconds
+MAX_INLINE_WAIT = 3600  # Seconds
 
 
 class ChoosingRule(Exposing):
@@ -112,17 +112,17 @@ class Toolset(Reservable):
     )
     inline_wait_seconds = optional_number(
         "inline wait",
-        most=LONGEST_INLINE_WAIT,
+        most=MAX_INLINE_WAIT,
         help_text="Seconds that a call of its clients waits before it gets a handle: less than they wait. "
         "Empty: the product's default.",
     )
     calls_per_minute = optional_number(
-        most=MOST_CALLS,
+        most=MAX_CALLS,
         help_text="Calls of its workflows by all its clients. Further calls are refused for a while. "
         "Empty: no separate limit.",
     )
     calls_at_once = optional_number(
-        most=MOST_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
+        most=MAX_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
     )
     approval_required = models.BooleanField(
         default=False,
@@ -131,7 +131,7 @@ class Toolset(Reservable):
     approvers_needed = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVERS)],
         help_text="How many people must approve the same call. Empty: one.",
     )
     created_at = models.DateTimeField(auto_now_add=True)

@@ -34,8 +34,8 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
-MOST_CALLS = 1_000_000  # A minute
-MOST_APPROVERS = 10
+MAX_CALLS = 1_000_000  # A minute
+MAX_APPROVERS = 10
 OF_OUTPUT = "/output_schema"  # Where pointers to parts of it begin
 OVERRIDES: dict[str, Any] = {  # The columns of a curator's decisions, with their values where there is none
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
@@ -78,7 +78,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def runnable(self) -> "WorkflowQuerySet":
         """Exposed as far as the rows decide; the filters have the last word (`catalogue.exposure`)."""
-        return self.present().filter(enabled=True, source__enabled=True)
+        return self.filter(missing_since=None, enabled=True, source__enabled=True)
 
     def live_aliases(self) -> dict[str, tuple[str, datetime]]:
         """By former tool names that calls may still use: the present name, and until when."""
@@ -281,11 +281,11 @@ class Workflow(Exposing):
         "concurrent runs", help_text="Maximum; further calls wait in the queue. Empty: no limit."
     )
     calls_per_minute = optional_number(
-        most=MOST_CALLS,
+        most=MAX_CALLS,
         help_text="By all callers. Further calls are refused for a while. Empty: the product's default.",
     )
     calls_at_once = optional_number(
-        most=MOST_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
+        most=MAX_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
     )
     read_only_hint = models.BooleanField(
         "read-only",
@@ -336,7 +336,7 @@ class Workflow(Exposing):
     approvers_needed = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVERS)],
         help_text="How many people must approve the same call. Empty: one.",
     )
 

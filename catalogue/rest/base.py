@@ -44,7 +44,7 @@ from access.permissions import InsufficientScope
 from catalogue.database_problems import TAKEN, describe_outage, is_taken, is_unusable, log_outage
 from catalogue.long_lists import (
     COUNTED,
-    MOST_FOUND,
+    MAX_FOUND,
     BoundedPaginator,
     UnknownCursor,
     cursor_after,
@@ -411,7 +411,7 @@ class LongPages(Pages):
         told["properties"]["count_is_exact"] = {
             "type": "boolean",
             "description": "False: there are more than `count`. In the usual order `next` leads to all of "
-            f"them; any other order is that of so many of the newest. A search ends at {MOST_FOUND:,} rows "
+            f"them; any other order is that of so many of the newest. A search ends at {MAX_FOUND:,} rows "
             "and then says false, too: there may be more.",
         }
         return told

@@ -16,7 +16,7 @@ from django.urls import resolve, reverse_lazy
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import conditional_page
 from django.views.generic import TemplateView
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework import mixins, serializers, status
 from rest_framework.exceptions import NotFound
@@ -31,7 +31,9 @@ from rest_framework.viewsets import GenericViewSet
 from access.permissions import AnyoneKnown
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.models import Revision
-from catalogue.rest.base import FIELDS, Refusal, keep_fields
+from catalogue.rest.base import FIELDS, Refusal, keep_fields, refuse_together_with
+from catalogue.tables import CSV, send_table
+from connectors.network.headers import media_types_in
 
 NAME = "[A-Za-z0-9_.-]+"
 UNCHECKED = frozenset({"If-Match", "If-Unmodified-Since"})  # Who sends one relies on it
@@ -231,3 +233,50 @@ def _form_of_ids(collection: str, _: str, action: str) -> str:
         if view is not NoSuchEndpoint:
             return form
     return ""
+
+
+# Lists that also come as CSV
+
+
+FORMAT = OpenApiParameter(
+    "format",
+    enum=["json", "csv"],
+    description="`csv`: all rows that match the other parameters, as one table. "
+    "Default: `json`, unless `Accept` names only `text/csv`.",
+)
+OF_PAGES = ("page", "page_size")
+
+
+class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
+    newest_by = ""  # Of a list that grows with use: its time, by which tables are always sorted
+    extra_parameters = (FORMAT.name,)
+
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        """A table has no renderer that REST framework would find for `Accept`; see `_wants_csv`."""
+        is_table = self.action == "list" and CSV in media_types_in(request.headers.get("Accept", ""))
+        return super().perform_content_negotiation(request, force=force or is_table)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if not self._wants_csv(request):
+            return super().list(request, *args, **kwargs)
+        shown: Any = self.get_serializer(many=True)
+        return send_table(
+            self.filter_queryset(self.get_queryset()),
+            shown.child,
+            by=actor_of(request),
+            filters=request.query_params.keys(),
+            newest_by=self.newest_by,
+        )
+
+    def _wants_csv(self, request: Request) -> bool:
+        """Raises Refusal for an unknown format, and for parameters of pages."""
+        accepted = media_types_in(request.headers.get("Accept", ""))
+        default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
+        wanted = request.query_params.get(FORMAT.name, default)
+        if wanted not in ("json", "csv"):
+            raise Refusal.of_parameter(FORMAT.name, "The format must be json or csv.")
+        if wanted == "csv":
+            # All rows, and those of a list that grows the newest first.
+            beside = (*OF_PAGES, "cursor", "ordering") if self.newest_by else OF_PAGES
+            refuse_together_with(request, "format=csv", beside)
+        return wanted == "csv"

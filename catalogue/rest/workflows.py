@@ -18,9 +18,8 @@ from access.callers import Scope
 from access.permissions import Access, admin_access, bounds_of, is_administrator
 from catalogue import tables
 from catalogue.actions import workflows as actions
-from catalogue.approval_rules import COMPARISONS, MOST_RULES
-from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.columns import Rows
+from catalogue.approval_rules import COMPARISONS, MAX_RULES
+from catalogue.argument_overrides import MAX_DESCRIPTION
 from catalogue.configuration import WORKFLOW, name_in_file
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
@@ -44,8 +43,7 @@ from catalogue.rest.base import (
     as_problem,
     rename,
 )
-from catalogue.rest.tables import FORMAT, TableMixin
-from catalogue.rest.views import NAME
+from catalogue.rest.views import FORMAT, NAME, TableMixin
 from connectors.formats.lists import split_list
 
 MAX_NAMES = 10_000
@@ -183,7 +181,6 @@ class WorkflowSerializer(RowSerializer[Workflow]):
                 "cache_seconds": "effective_cache_seconds",
             }
         )
-        list_serializer_class = Rows
 
     def get_exposed(self, workflow: Workflow) -> bool:
         return self._visibility(workflow) == Visibility.EXPOSED
@@ -230,7 +227,7 @@ class ArgumentOverrideSerializer(StrictSerializer):
     """The description, and the constant or default, of one argument."""
 
     description = serializers.CharField(
-        required=False, max_length=LONGEST_DESCRIPTION, help_text="Shown instead of the engine's."
+        required=False, max_length=MAX_DESCRIPTION, help_text="Shown instead of the engine's."
     )
     constant = serializers.JSONField(
         required=False,
@@ -278,7 +275,7 @@ class OverridesSerializer(StrictSerializer, serializers.ModelSerializer[Workflow
     )
     approval_rules = serializers.ListField(
         child=ApprovalRuleSerializer(),
-        max_length=MOST_RULES,
+        max_length=MAX_RULES,
         help_text="Calls that wait for approval by their arguments; they take the place of all that there "
         "were. What a rule cannot judge, such as a missing argument, waits too.",
     )

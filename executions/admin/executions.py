@@ -29,7 +29,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from catalogue.actions.sources import webhook_address
-from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, button, column
+from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, TableMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import (
     DASH,
@@ -44,9 +44,8 @@ from catalogue.admin.rendering import (
     table,
     wrapped,
 )
-from catalogue.admin.tables import TableMixin
 from catalogue.database import run_without_connection
-from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from catalogue.descriptions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Source
 from catalogue.served_schemas import summarise_inputs

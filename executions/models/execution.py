@@ -515,7 +515,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
             wholly = [newest.filter(run_id=text), newest.filter(tool_name=text)]
             with contextlib.suppress(ValueError):
                 wholly.append(newest.filter(pk=uuid.UUID(text)))
-            found |= {key for keys in wholly for key in keys[: long_lists.MOST_FOUND]}
+            found |= {key for keys in wholly for key in keys[: long_lists.MAX_FOUND]}
         return long_lists.with_keys(self, found)
 
     def visible_to(self, caller: Caller) -> Self:

@@ -22,12 +22,11 @@ from rest_framework.response import Response
 from access.callers import Caller, Scope
 from access.permissions import Access, admin_access
 from catalogue import tables
-from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.rest import base
 from catalogue.rest.base import as_problem
-from catalogue.rest.tables import FORMAT, TableMixin
+from catalogue.rest.views import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
@@ -132,7 +131,6 @@ class ExecutionSerializer(base.RowSerializer[Execution]):
             "workflow_id": {"source": "upstream_id", "help_text": "The engine's id of the workflow."},
             "source": {"source": "source_name", "help_text": "The source's name at the time."},
         }
-        list_serializer_class = Rows
 
     def get_success(self, execution: Execution) -> bool | None:
         return execution.succeeded if execution.is_settled else None

@@ -18,7 +18,7 @@ from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import Group, badge, breakable, chip, cut_short, group_of, link, side_by_side
 from catalogue.compat import formsets_of
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
-from catalogue.long_lists import LONGEST_SEARCH
+from catalogue.long_lists import MAX_SEARCH
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from catalogue.naming import counted
 from executions.dashboard import Need, address
@@ -353,7 +353,7 @@ class WorkflowPicker(forms.SelectMultiple):
 def find_choices(text: str) -> dict[str, Any]:
     """Workflows with all words in name, description, tags or source."""
     found = Workflow.objects.present().select_related("source").for_lists()
-    for word in text[:LONGEST_SEARCH].split()[:10]:
+    for word in text[:MAX_SEARCH].split()[:10]:
         if "*" in word or "?" in word:
             found = found.named_like(word)
         else:

@@ -206,7 +206,7 @@ def test_runs_are_found_by_text(text, expected):
 def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeypatch):
     """E10: so that it takes no longer, the more there are; `created_before` leads to older ones."""
     monkeypatch.setattr(long_lists, "SEARCHED", 3)
-    monkeypatch.setattr(long_lists, "MOST_FOUND", 2)
+    monkeypatch.setattr(long_lists, "MAX_FOUND", 2)
     days = [timezone.now() - timedelta(days=day) for day in range(5)]
     made = [
         make_execution(tool_name="same", run_id=f"run-{day}", created_at=at) for day, at in enumerate(days)
@@ -227,7 +227,7 @@ def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeyp
 @pytest.mark.databases("catalogue.long_lists")
 def test_a_search_that_finds_as_much_as_it_may_does_not_call_its_count_exact(monkeypatch):
     """Or a dashboard shows 1,000 where there are 14,000."""
-    monkeypatch.setattr(long_lists, "MOST_FOUND", 2)
+    monkeypatch.setattr(long_lists, "MAX_FOUND", 2)
     made = [make_execution(tool_name="same", run_id=f"run-{number}") for number in range(3)]
     client = administrator()
 

@@ -14,8 +14,8 @@ from pytest_django import Settings
 from catalogue import connections
 from catalogue.actions.sources import change_source, switch_sources
 from catalogue.connections import (
-    FEWEST_SECONDS,
-    FEWEST_SECONDS_WHILE_FAILING,
+    MIN_SECONDS,
+    MIN_SECONDS_WHILE_FAILING,
     close_connectors,
     connector_for,
     make_due_after_change,
@@ -86,7 +86,7 @@ def test_a_second_change_soon_after_a_listing_waits_a_little() -> None:
     for _ in range(3):
         assert make_due_after_change(source.pk)
         assert due_sources() == []
-        assert FEWEST_SECONDS - 2 < seconds_until_due(source) <= FEWEST_SECONDS
+        assert MIN_SECONDS - 2 < seconds_until_due(source) <= MIN_SECONDS
 
 
 def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -> None:
@@ -96,7 +96,7 @@ def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -
     first = planned(source)
     make_due_after_change(source.pk)
     assert planned(source) == first
-    assert 0 < seconds_until_due(source) <= FEWEST_SECONDS_WHILE_FAILING
+    assert 0 < seconds_until_due(source) <= MIN_SECONDS_WHILE_FAILING
 
 
 @pytest.mark.parametrize(

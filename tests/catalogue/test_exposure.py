@@ -101,7 +101,7 @@ def test_a_preview_shows_what_saving_the_filters_would_do(db: None) -> None:
     rule = make_filter("b*", action="exclude")
     planned = WorkflowFilter(pattern="g*", action="exclude")
 
-    now, then = preview_filters([rule], [rule, planned])
+    now, then = preview_filters([rule]), preview_filters([rule, planned])
 
     assert (now.shown, now.hidden) == (["alpha", "gamma"], ["beta"])
     assert (then.shown, then.hidden) == (["alpha"], ["beta", "gamma"])

@@ -13,7 +13,7 @@ from loguru import logger
 from pytest_django import Settings
 
 from catalogue.actions.sources import change_source, check_source
-from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
+from catalogue.discovery import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
 from config.logging import as_json, as_text
 from connectors.registry import forget_connectors
@@ -127,11 +127,11 @@ def test_the_wait_doubles_with_each_failure_in_a_row_and_is_the_interval_once_th
 
     waits = [round(next_wait(source, refresh_source(source))) for _ in range(10)]
 
-    backoffs = [min(FIRST_RETRY_SECONDS * 2**failures, LONGEST_RETRY_SECONDS) for failures in range(10)]
+    backoffs = [min(FIRST_RETRY_SECONDS * 2**failures, MAX_RETRY_SECONDS) for failures in range(10)]
     interval = source.effective_refresh_interval
     assert waits == backoffs[:attempts] + [max(backoff, interval) for backoff in backoffs[attempts:]]
     assert len([wait for wait in waits if wait < interval]) == soon
-    assert waits[-1] == LONGEST_RETRY_SECONDS
+    assert waits[-1] == MAX_RETRY_SECONDS
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("120", 120), ("2", FIRST_RETRY_SECONDS), ("999999", 3600)])

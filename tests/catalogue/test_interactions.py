@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from catalogue.interactions import MOST, read_interactions
-from catalogue.reconciliation import read_listing
+from catalogue.reconciliation import MAX_INTERACTIONS, read_interactions, read_listing
 from catalogue.schemas import GENERIC_SCHEMA
 from connectors.definitions import Interaction, WorkflowDefinition
 
@@ -39,8 +38,8 @@ def test_a_schema_that_could_hang_us_leaves_its_interaction_out() -> None:
     kept, problems = read_interactions([declared("far", elsewhere), declared("near"), declared("near", TEXT)])
     assert [one["name"] for one in kept] == ["near"] and kept[0]["inputSchema"] == GENERIC_SCHEMA
     assert [problem.partition(" is left out")[0] for problem in problems] == ["far", "near"]
-    kept, problems = read_interactions(declared(f"q{number}") for number in range(MOST + 2))
-    assert len(kept) == MOST and len(problems) == 2
+    kept, problems = read_interactions(declared(f"q{number}") for number in range(MAX_INTERACTIONS + 2))
+    assert len(kept) == MAX_INTERACTIONS and len(problems) == 2
 
 
 def test_a_listing_keeps_its_workflow_and_says_what_was_left_out() -> None:

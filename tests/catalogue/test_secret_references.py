@@ -17,7 +17,7 @@ from catalogue.actions.sources import check_source, create_source, encrypted_col
 from catalogue.admin.sources import shown_settings
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
-from catalogue.secrets import LARGEST_FILE, SecretUnavailable, encrypt_credentials, references_in, resolve
+from catalogue.secrets import MAX_FILE_BYTES, SecretUnavailable, encrypt_credentials, references_in, resolve
 from orchestration.language_model import ModelError, ModelSettings
 from tests.catalogue.engine import Engine
 from tests.factories import make_source
@@ -77,7 +77,7 @@ def test_a_reference_to_anything_else_is_refused_in_words(
     (tmp_path / "secrets-of-others" / "key").write_text(KEY)
     (folder / "out").symlink_to(tmp_path / "outside")
     (folder / "inner").mkdir()
-    (folder / "large").write_text("x" * (LARGEST_FILE + 1))
+    (folder / "large").write_text("x" * (MAX_FILE_BYTES + 1))
     (folder / "empty").write_text(" \n")
     (folder / "binary").write_bytes(b"\xff\xfe\x00")
     os.mkfifo(folder / "pipe")
