@@ -41,7 +41,7 @@ async def start_and_wait(
     set_wait: float | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
-    """Start a workflow and wait until it is settled or asks its caller for input, at most `seconds`.
+    """Starts a workflow and waits until it is settled or asks its caller for input, at most `seconds`.
 
     Without `seconds`, as long as the workflow's settings say, up to `set_wait`, which replaces the product's
     default and is the inline wait of the caller's token or toolset; until the run's deadline for a `patient`
@@ -122,7 +122,7 @@ class ExecutionDriver:
         return self.execution
 
     async def has_news(self) -> bool:
-        """Wait for a change. Returns False once the task has ended."""
+        """Waits for a change. Returns False once the task has ended."""
         if self._task.done():
             return False
         await self._news.wait()
@@ -130,7 +130,7 @@ class ExecutionDriver:
         return True
 
     async def release(self, *, answered: bool) -> None:
-        """End the wait: the step under way finishes, then the lease is released."""
+        """Ends the wait: the step under way finishes, then the lease is released."""
         self._is_released, self._is_abandoned = True, not answered
         self._changed.set()
         if answered:
@@ -204,7 +204,7 @@ class ExecutionDriver:
             logger.bind(execution=self.execution.pk).exception("Following the execution failed")
 
     async def _queue_up(self) -> None:
-        """Wait for admission; all queued requests share one read per second."""
+        """Waits for admission; all queued requests share one read per second."""
         execution = self.execution
         with watching([execution.pk], woken=False) as watch:
             watch.stirred = self._changed
@@ -285,20 +285,19 @@ class ExecutionDriver:
 async def while_people_decide(execution: Execution, *, caller: Caller) -> AsyncIterator[None]:
     """For the wait of a call for an approval or an answer: cancelling it applies the workflow's
     `on_disconnect`, as cancelling `start_and_wait` does."""
+
+    async def leave() -> None:
+        none_of_ours = asyncio.Event()
+        if _is_cancelled_on_disconnect(execution) and not has_other_waiters(none_of_ours, execution.pk):
+            await _cancel(execution, caller=caller)
+        else:
+            await run_in_database(execution.mark_unanswered, CALLER_GONE)
+
     try:
         yield
     except asyncio.CancelledError:
-        leaving = advancing.begin(_leave(execution, caller))
-        await asyncio.wait({leaving}, timeout=NOTING_SECONDS)
+        await asyncio.wait({advancing.begin(leave())}, timeout=NOTING_SECONDS)
         raise
-
-
-async def _leave(execution: Execution, caller: Caller) -> None:
-    none_of_ours = asyncio.Event()
-    if _is_cancelled_on_disconnect(execution) and not has_other_waiters(none_of_ours, execution.pk):
-        await _cancel(execution, caller=caller)
-    else:
-        await run_in_database(execution.mark_unanswered, CALLER_GONE)
 
 
 async def _cancel(

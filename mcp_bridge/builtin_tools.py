@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from catalogue.access import Scope, describe_lack
+from catalogue.access import Scope
 from catalogue.database import run_in_database
 from catalogue.descriptions import (
     Mode,
@@ -611,14 +611,3 @@ async def _call_by_other_spelling(call: ToolCall, name: str, arguments: dict[str
         if await run_in_database(Workflow.objects.filter(tool_name=name).exists):
             raise
     return await call_built_in(BUILT_IN_TOOLS[OTHER_SPELLINGS[name]], call, arguments)
-
-
-def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
-    """The scope that is needed to call the tool; for unknown names as for workflows."""
-    if (tool := BUILT_IN_TOOLS.get(name)) is not None:
-        return None if tool.is_open_to(scopes) else tool.scope
-    return None if Scope.RUN in scopes else Scope.RUN
-
-
-def describe_missing_scope(name: str, needed: Scope) -> str:
-    return f"This token may not call {name}: {describe_lack(needed)}"

@@ -145,36 +145,22 @@ class ListSnapshots:
     async def look(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
-        """At the present revision, which this process serves from now on."""
-        if (known := self._known(access, version, events)) is not None:
-            return known
+        """Reads the present revision, which this process serves from now on."""
         # All listeners arrive at the same moment, most of them for the same view.
         async with self._turn:
-            if (known := self._known(access, version, events)) is not None:
-                return known
             return await run_in_database(self._look, access, version, events)
-
-    def _known(
-        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
-    ) -> ListSnapshot | None:
-        catalogue, seen = self._remembered
-        if catalogue is None or catalogue is not exposure.fresh_catalogue():
-            return None
-        view = View.of(access, version, catalogue)
-        if any((view, event) not in seen for event in events):
-            return None
-        return ListSnapshot(catalogue, {event: seen[view, event] for event in events})
 
     def _look(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
-        view = View.of(access, version, catalogue)
         if self._remembered[0] is not catalogue:
             self._remembered = (catalogue, {})
-        seen = {event: self._see(event, access, view, catalogue) for event in events}
-        self._remembered[1].update({(view, event): what for event, what in seen.items()})
-        return ListSnapshot(catalogue, seen)
+        view, known = View.of(access, version, catalogue), self._remembered[1]
+        for event in events:
+            if (view, event) not in known:
+                known[view, event] = self._see(event, access, view, catalogue)
+        return ListSnapshot(catalogue, {event: known[view, event] for event in events})
 
     def _see(
         self,
@@ -191,17 +177,12 @@ class ListSnapshots:
                 return list_prompts(offered.values())
             case subscriptions.ResourcesListChanged():
                 return resources.what_shows(catalogue, access.bounds, scopes=access.scopes)
-            case subscriptions.ResourceUpdated():
-                return _read(event.uri, access)
-
-
-def _read(uri: str, access: Access) -> Any:
-    """The contents of a resource of the catalogue, the same for all callers with this view."""
-    try:
-        kind, variables = resources.find_kind(uri)
-        return kind.read(resources.Reading(access, uri, variables)).contents
-    except resources.UnknownResource:
-        return None
+            case subscriptions.ResourceUpdated(uri=uri):
+                # Of the catalogue: the same for all callers with this view.
+                with contextlib.suppress(resources.UnknownResource):
+                    kind, variables = resources.find_kind(uri)
+                    return kind.read(resources.Reading(access, uri, variables)).contents
+                return None
 
 
 class TooManyStreams(Exception):
@@ -284,11 +265,12 @@ class OpenStreams:
             return
         outage.end()
         self._end(accesses - usable)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._end_withdrawn(usable))
 
-    async def _end_withdrawn(self, accesses: set[Access]) -> None:
-        self._end(await withdrawn(accesses))
+        async def end_withdrawn() -> None:
+            self._end(await withdrawn(usable))
+
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(end_withdrawn())
 
     def _end(self, accesses: set[Access]) -> None:
         for stream in self._streams:

@@ -57,9 +57,9 @@ def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def marks_of_handshake(message: dict[str, Any]) -> list[str]:
-    """Those of an `initialize` request; none for other messages."""
+    """Returns those of an `initialize` request."""
     params = message.get("params")
-    if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
+    if "id" not in message or not isinstance(params, dict):
         return []
     capabilities, marks = as_object(params.get("capabilities")), []
     if isinstance(asks := capabilities.get("elicitation"), dict):

@@ -46,7 +46,7 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
-    """A completed run's output, or its content blocks as text, and the media type."""
+    """Returns a completed run's output, or its content blocks as text, and the media type."""
     if not content.has_structure(execution):
         return "\n\n".join(block.words for block in content.blocks_of(execution)), "text/plain"
     output = execution.payload.output
@@ -88,8 +88,11 @@ def execution_result(
     by_own_tool: bool = True,
     note: str = "",
 ) -> CallToolResult:
-    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`.
-    `by_own_tool`: the client may know the workflow's output schema. `note`: one more for the model."""
+    """Returns the output, the error with advice, or the handle of an unfinished run.
+
+    `set_wait`: see `next_step`. `by_own_tool`: the client may know the workflow's output schema. `note`: one
+    more for the model.
+    """
     workflow = execution.workflow
     has_schema = by_own_tool and workflow is not None and content.needs_structure(workflow)
     if execution.state == State.COMPLETED:
@@ -99,11 +102,18 @@ def execution_result(
     else:
         result = _handle_result(execution, set_wait)
     result.meta = {EXECUTION_ID: str(execution.pk)}
-    if execution.cached_at is not None:
-        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+    origin = ""  # Of a result that is not from a run of this call
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
-    notes = [words for words in (*content.notes_of(execution), _origin(execution), note) if words]
+        ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
+        origin = (
+            f"An identical call at {_moment(execution.created_at)}, which got no response, started "
+            f"this run. It was not started again.{ended}"
+        )
+    if execution.cached_at is not None:
+        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+        origin = f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
+    notes = [words for words in (*content.notes_of(execution), origin, note) if words]
     if not may_be_large:  # A terminal shows both
         _have_all_read(result, execution, notes, has_schema)
     notes += content.notes_of(execution, ASIDE)
@@ -139,19 +149,6 @@ def _is_of_engine(execution: Execution) -> bool:
     if execution.state == State.FAILED:
         return bool(execution.payload.content) and execution.payload.output is not None
     return execution.state == State.COMPLETED
-
-
-def _origin(execution: Execution) -> str:
-    """Empty for a run of this call."""
-    if execution.cached_at is not None:
-        return f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
-    if not execution.is_reattached:
-        return ""
-    ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
-    return (
-        f"An identical call at {_moment(execution.created_at)}, which got no response, started "
-        f"this run. It was not started again.{ended}"
-    )
 
 
 def _moment(time: datetime) -> str:
@@ -347,7 +344,7 @@ def _closed(words: str) -> str:
 
 
 def next_step(execution: Execution, *, set_wait: int | None) -> dict[str, Any]:
-    """The next call for a program to make; `set_wait`: the inline wait of the caller's token or toolset."""
+    """Returns the next call to make; `set_wait`: the inline wait of the caller's token or toolset."""
     seconds = PROPOSED_WAIT_SECONDS if set_wait is None else min(PROPOSED_WAIT_SECONDS, set_wait)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}

@@ -35,10 +35,17 @@ from executions.refusals import UnknownTool
 from executions.wakeups import stands_in_for_workers
 from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool
-from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
+from mcp_bridge.calls import (
+    ClientLog,
+    OpenCalls,
+    ProgressNotifications,
+    ToolCall,
+    client_key,
+    in_words,
+    keep_level,
+)
 from mcp_bridge.completions import complete
 from mcp_bridge.elicitation import Ask, Question
-from mcp_bridge.log_messages import ClientLog, client_key, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.request_meta import Context, is_modern, takes_tasks
@@ -64,7 +71,7 @@ class CatalogueServer(Server[None]):
             # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
-        self.middleware = [_observe, _ignore_null_token]
+        self.middleware = [_observe]
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
         self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
         self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
@@ -148,33 +155,26 @@ async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResu
     """Raises MCPError. Of any other error, the SDK would send the text, which is about the inside of this
     server."""
     try:
+        meta = ctx.params and ctx.params.get("_meta")
+        if isinstance(meta, dict) and meta.get("progressToken", ...) is None:
+            # Some clients send `progressToken: null` for none, which the SDK refuses. It is removed from the
+            # message itself, since the SDK reads that of `initialize` again.
+            del meta["progressToken"]
+            ctx = replace(ctx, meta=types.RequestParams.model_validate({"_meta": meta}, by_name=False).meta)
         return await call_next(ctx)
     except MCPError:
         raise
     except ValidationError as error:
         raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
     except Exception as error:  # noqa: BLE001 - it is logged
-        told = _describe_problem(error, method)
+        if is_unusable(error):
+            log_outage(method, error)
+            told = describe_outage(error, method="POST" if method == "tools/call" else "GET")
+        else:
+            logger.opt(exception=error).error("{} failed because of an internal error", method)
+            identity = traces.request_id.get()
+            told = f"An internal error. The server's log has the details under the request id {identity}."
     raise MCPError(types.INTERNAL_ERROR, told)
-
-
-def _ignore_null_token(ctx: Context, call_next: CallNext) -> Any:
-    """Some clients send `progressToken: null` for none, which the SDK refuses."""
-    meta = ctx.params and ctx.params.get("_meta")
-    if isinstance(meta, dict) and meta.get("progressToken", ...) is None:
-        # In the message itself, since the SDK reads that of `initialize` again.
-        del meta["progressToken"]
-        ctx = replace(ctx, meta=types.RequestParams.model_validate({"_meta": meta}, by_name=False).meta)
-    return call_next(ctx)
-
-
-def _describe_problem(error: Exception, method: str) -> str:
-    if is_unusable(error):
-        log_outage(method, error)
-        return describe_outage(error, method="POST" if method == "tools/call" else "GET")
-    logger.opt(exception=error).error("{} failed because of an internal error", method)
-    identity = traces.request_id.get()
-    return f"An internal error. The server's log has the details under the request id {identity}."
 
 
 def _describe(span: Span, ctx: Context, failure: str) -> None:
@@ -262,10 +262,26 @@ class _Bridge:
         return listed
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
-        call, arguments = self._call(context, params), params.arguments or {}
-        with self._open_calls.interruptible(context, call.access):
+        access, modern, gets_tasks = self.access_of(context), is_modern(context), takes_tasks(context)
+        reports = context.meta is not None and context.meta.get("progress_token") is not None
+        call = ToolCall(
+            access=access,
+            protocol_version=context.protocol_version,
+            idempotency_key=request_meta.idempotency_key(context),
+            fresh=request_meta.wants_fresh(context),
+            client=request_meta.describe_client(context),
+            takes_tasks=gets_tasks,
+            progress=ProgressNotifications(context.session.report_progress) if reports else None,
+            log=self._log_for(context),
+            stays_for_progress=reports and modern and not gets_tasks,
+            elicits=partial(request_meta.elicitation_modes, context),
+            ask=None if modern else _way_to_ask(context),
+            continues=params.request_state or "",
+            responses=params.input_responses or {},
+        )
+        with self._open_calls.interruptible(context, access):
             try:
-                return await call_tool(call, params.name, arguments)
+                return await call_tool(call, params.name, params.arguments or {})
             except UnknownTool as error:
                 raise MCPError(types.INVALID_PARAMS, in_words(error, call.door)) from None
 
@@ -302,25 +318,6 @@ class _Bridge:
         if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
             return result
         return {**result, "instructions": await instructions_for(self.access_of(ctx))}
-
-    def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
-        modern, gets_tasks = is_modern(context), takes_tasks(context)
-        reports = context.meta is not None and context.meta.get("progress_token") is not None
-        return ToolCall(
-            access=self.access_of(context),
-            protocol_version=context.protocol_version,
-            idempotency_key=request_meta.idempotency_key(context),
-            fresh=request_meta.wants_fresh(context),
-            client=request_meta.describe_client(context),
-            takes_tasks=gets_tasks,
-            progress=ProgressNotifications(context.session.report_progress) if reports else None,
-            log=self._log_for(context),
-            stays_for_progress=reports and modern and not gets_tasks,
-            elicits=partial(request_meta.elicitation_modes, context),
-            ask=None if modern else _way_to_ask(context),
-            continues=params.request_state or "",
-            responses=params.input_responses or {},
-        )
 
 
 ASKED: dict[str, tuple[Any, Any]] = {

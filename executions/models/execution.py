@@ -447,10 +447,6 @@ def milliseconds_between(
     return max(0, round((ended - begun).total_seconds() * 1000))
 
 
-ABANDONED = (
-    "SELECT 1 FROM executions_execution"
-    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
-)
 # Steps through the index from name to name: many rows, few names.
 SOURCE_NAMES = (
     "WITH RECURSIVE known(name) AS ("
@@ -520,14 +516,6 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
 
     def visible_to(self, caller: Caller) -> Self:
         return self.all() if caller.sees_everything else self.filter(caller.own)
-
-
-def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
-    """Whether the caller disconnected before the answer to such a call. In SQL: every call asks this."""
-    moment = connection.ops.adapt_datetimefield_value(now)
-    with connection.cursor() as cursor:
-        cursor.execute(ABANDONED, [caller, arguments_hash, moment])
-        return cursor.fetchone() is not None
 
 
 def recorded_source_names(*, limit: int) -> list[str]:
@@ -681,10 +669,8 @@ class ExecutionPayload(models.Model):
     def leave_out_too_large(
         cls, execution: ExecutionRecord, sizes: Mapping[str, int], values: dict[str, Any]
     ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """The values to store, and lines for the timeline; one that is too large is left out."""
+        """Returns the values to store, without those that are too large, and lines for the timeline."""
         limit = settings.CATALOGUE.max_payload_bytes
-        if max(sizes.values(), default=0) <= limit:
-            return values, []
         too_large = {name: size for name, size in sizes.items() if size > limit}
         cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
         known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)

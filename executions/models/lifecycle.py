@@ -38,6 +38,9 @@ from executions.models.execution import (
     ExecutionQuerySet,
     InputRequest,
     State,
+    parts_of_call,
+    prove,
+    prove_end,
     size_of,
 )
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
@@ -134,7 +137,7 @@ class Execution(Transitions):
         now = timezone.now()
         moved = self._transition(
             [State.STARTING],
-            _started_event(started.run_id),
+            ("started", f"The engine runs it as {started.run_id}."),
             payload={"start_answer": started.raw},
             state=State.RUNNING,
             run_id=started.run_id,
@@ -159,7 +162,7 @@ class Execution(Transitions):
         return self._finish_as_reported(
             [State.STARTING],
             snapshot,
-            _started_event(started.run_id),
+            ("started", f"The engine runs it as {started.run_id}."),
             payload={"start_answer": started.raw, **answers},
             now=now,
             run_id=started.run_id,
@@ -264,12 +267,14 @@ class Execution(Transitions):
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
         now = timezone.now()
         news = self.news_in(snapshot, now)
-        noted = {"progress_noted_at": now} if news else {}
+        noted: dict[str, Any] = {"progress_noted_at": now} if news else {}
         moved = self._transition(
             [State.STARTING],
             *([("progress", news)] if news else []),
             ours=True,
-            **{"polled_at": now, **noted, **self.shown_by(snapshot)},
+            polled_at=now,
+            **noted,
+            **self.shown_by(snapshot),
         )
         if moved and news:
             log_progress(self, news)
@@ -556,10 +561,6 @@ def log_progress(execution: Execution, news: str) -> None:
     logger.bind(execution=execution.pk, tool=execution.tool_name).debug("Progress: {}", printable(news))
 
 
-def _started_event(run_id: str) -> Event:
-    return "started", f"The engine runs it as {run_id}."
-
-
 Block = dict[str, Any]  # An MCP content block
 
 
@@ -639,8 +640,9 @@ def insert_execution(
     elif (here := origin.get()) is not None:
         metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
     stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
-    for name in ("began_proof", "ended_proof"):
-        setattr(stored, name, stored.make_proof(name))
+    stored.began_proof = prove(parts_of_call(vars(execution), metadata), request.arguments)
+    if execution.is_final:
+        stored.ended_proof = prove_end(vars(execution), payload)["ended_proof"]
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]

@@ -124,13 +124,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     try:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)
-            refusal = ""
-            if execution.cancel_sent_at is None and _is_to_end(execution):
-                refusal = await _send_cancel(connector, execution, capabilities)
-            elif execution.cancel_sent_at is not None:
-                terminated_at = _terminated_at(execution, capabilities)
-                if terminated_at is not None and terminated_at <= timezone.now():
-                    await _send_terminate(connector, execution)
+            refusal = await _send_its_end(connector, execution, capabilities)
             if waited_for and capabilities.can_wait:
                 result = await _wait(connector, execution, until=_next_turn(execution, capabilities))
             else:
@@ -227,6 +221,16 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
 
 def _is_to_end(execution: Execution) -> bool:
     return execution.overdue_since is not None or execution.cancel_requested_at is not None
+
+
+async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
+    """Cancels a run that is to end; if it continues, terminates it later. Returns as `_send_cancel`."""
+    if execution.cancel_sent_at is None:
+        return await _send_cancel(connector, execution, capabilities) if _is_to_end(execution) else ""
+    terminated_at = _terminated_at(execution, capabilities)
+    if terminated_at is not None and terminated_at <= timezone.now():
+        await _send_terminate(connector, execution)
+    return ""
 
 
 def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime | None:

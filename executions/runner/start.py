@@ -429,7 +429,7 @@ async def _find_run(connector: Connector, execution: Execution) -> Started | Non
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
-    """Returns a known run that a faulty lookup misses too. One that the engine has forgotten proves nothing."""
+    """Returns a run that a faulty lookup misses too; one that the engine has forgotten proves nothing."""
     workflow = execution.known_workflow
     # Of the same workflow, started with the source's present settings.
     same = Execution.objects.filter(workflow=workflow, payload_pruned_at=None).exclude(run_id="")

@@ -38,6 +38,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.access import Scope as AccessScope
+from catalogue.access import describe_lack
 from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
@@ -46,7 +47,7 @@ from connectors.formats.json import find_repetition, mend
 from mcp_bridge import notifications
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer, sent_token
-from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
 from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.external_tokens import named_outside
@@ -193,7 +194,7 @@ class McpEndpoint:
         self, message: dict[str, Any], received: Message, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Has the SDK answer."""
-        if marks := marks_of_handshake(message):
+        if message.get("method") == "initialize" and (marks := marks_of_handshake(message)):
             send = _opening_session(send, marks)
         elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
             scope["state"]["questions"] = questions = Questions(send)
@@ -254,7 +255,7 @@ def _explain(problem: DatabaseProblem) -> str:
 
 
 async def admit_reader(scope: Scope) -> Response | None:
-    """The refusal of a request whose token may not read what administrators see; None: admitted."""
+    """Returns the refusal of a request whose token may not read what administrators see; None: admitted."""
     try:
         known = await _access_or_refusal(scope)
     except Undecided as problem:
@@ -347,16 +348,21 @@ def _fault_of(message: Any) -> str:
 
 
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
-    """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
+    """Returns the refusal of a call that the token's scopes do not allow (RFC 6750)."""
     if message.get("method") != "tools/call" or "id" not in message:
         return None
     name = (message.get("params") or {}).get("name")
-    if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
+    if not isinstance(name, str):
         return None
+    # Unknown names are treated as those of workflows.
+    tool, needed = BUILT_IN_TOOLS.get(name), AccessScope.RUN
+    if needed in access.scopes if tool is None else tool.is_open_to(access.scopes):
+        return None
+    needed = needed if tool is None else tool.scope
     told = challenge(_metadata_of(scope), "insufficient_scope", {*access.scopes, needed})
     return refusal(
         403,
-        describe_missing_scope(name, needed),
+        f"This token may not call {name}: {describe_lack(needed)}",
         code=INVALID_PARAMS,
         request_id=message["id"],
         headers={"WWW-Authenticate": told},

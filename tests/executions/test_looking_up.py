@@ -9,7 +9,7 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
-from executions.runner.start import MIN_LOOKS, LOOKING_UP
+from executions.runner.start import LOOKING_UP, MIN_LOOKS
 from executions.starting import prepare_execution
 from tests import plain_http
 from tests.connectors.scripted import Behaviour, Received, replies, sends_and_hangs_up
