@@ -61,7 +61,7 @@ MAX_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would bl
 Report = Callable[[float, float | None, str | None], Awaitable[None]]  # Value, total, message
 
 
-MAX_LAST_SECONDS = 1.0  # For news that are unsent when the call is answered
+LAST_SECONDS = 1.0  # For news that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back
 MAX_LEVELS_OF_CALLER = 20  # The latest levels of the clients of one caller
 CALLERS_PART = 16  # Characters of a client's key that are the same for all clients of a caller
@@ -106,7 +106,7 @@ async def passing_on(
         with listening(execution_id, listener):
             yield
         with suppress(TimeoutError):
-            async with asyncio.timeout(MAX_LAST_SECONDS):
+            async with asyncio.timeout(LAST_SECONDS):
                 await listener.drain()
     finally:
         sending.cancel()
