@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypedDict
@@ -191,36 +191,36 @@ class Dialect:
         parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
         if self.limit:
             parameters[self.limit] = answer_tokens
-        if schema is not None and self.format != "text":
-            parameters["response_format"] = self._format_of(schema)
+        formats: dict[str, Any] = {
+            "json_schema": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": schema, "strict": False},
+            },
+            "object_schema": {"type": "json_object", "schema": schema},
+            "json_object": {"type": "json_object"},
+        }
+        if schema is not None and self.format in formats:
+            parameters["response_format"] = formats[self.format]
         return parameters
 
-    def _format_of(self, schema: dict[str, Any]) -> dict[str, Any]:
-        if self.format == "json_object":
-            return {"type": "json_object"}
-        if self.format == "object_schema":
-            return {"type": "json_object", "schema": schema}
-        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
-
     def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> tuple["Dialect | None", bool]:
-        """The next dialect to try, and whether the refusal names the parameter that it drops, the least
-        important first, or that is a guess; None if the refusal has another cause."""
+        """Returns the next dialect to try, and whether the refusal names the parameter that it drops, the
+        least important first, or that is a guess; None if the refusal has another cause."""
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
             return None, False
-        fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
+        fallbacks: list[tuple[re.Pattern[str], Dialect]] = []
+        if self.temperature:
+            fallbacks.append((ABOUT_TEMPERATURE, replace(self, temperature=False)))
+        if self.limit:
+            renamed = self.limit == "max_tokens"
+            fallbacks.append((ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")))
+        if asks_for_json and self.format != "text":
+            plainer = FORMATS[FORMATS.index(self.format) + 1]
+            fallbacks.append((ABOUT_FORMAT, replace(self, format=plainer)))
         named = next((dialect for about, dialect in fallbacks if about.search(words)), None)
         if named is not None or not fallbacks or status not in (400, 422):
             return named, named is not None
         return fallbacks[0][1], False
-
-    def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
-        if self.temperature:
-            yield ABOUT_TEMPERATURE, replace(self, temperature=False)
-        if self.limit:
-            renamed = self.limit == "max_tokens"
-            yield ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")
-        if asks_for_json and self.format != "text":
-            yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
 
 
 known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model

@@ -395,7 +395,7 @@ class Pipeline:
 
 
 async def answer_request(asked: RequestInput) -> WorkflowRequest:
-    """The record of the request, also of one that failed. Raises RequestRefused.
+    """Returns the record of the request, also of one that failed. Raises RequestRefused.
 
     Cancellation ends only the wait: the request runs to its end, and a repetition gets its answer.
     """
@@ -411,7 +411,7 @@ async def answer_request(asked: RequestInput) -> WorkflowRequest:
 
 
 def settle_requests() -> None:
-    """End requests whose run has ended, and begin to format the responses of some. Called by the schedule
+    """Ends requests whose run has ended, and begins to format the responses of some. Called by the schedule
     and before each read, so that a status is not behind its run."""
     records.settle_with_runs()
     unformatted = records.unformatted().order_by("created_at")
@@ -432,7 +432,7 @@ def longest_wait(approved: Approved) -> float:
 
 
 async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
-    """The execution with the id `key`, ended or not. Raises StageFailed if nothing was started."""
+    """Returns the execution with the id `key`, ended or not. Raises StageFailed if nothing was started."""
     request = StartRequest(
         tool_name=approved.workflow.tool_name,
         arguments=approved.arguments,

@@ -176,11 +176,16 @@ class _ToolText:
 
 
 def _entry(workflow: Workflow, depth: _Depth) -> str:
+    endpoint = ""
+    if is_http_tool(workflow):
+        # Such as `GET https://api.example.com/orders/{order_id}`
+        operation = HttpOperation.of(workflow.ref)
+        endpoint = f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
     text = _ToolText(
         name=workflow.tool_name,
         title="" if workflow.title == workflow.tool_name else workflow.title,
         description=workflow.shown_description,
-        endpoint=_endpoint(workflow),
+        endpoint=endpoint,
         content_hash=workflow.content_hash,
         argument_overrides=json.dumps(workflow.argument_overrides),
         input_schema=workflow.offered_input_schema,
@@ -204,14 +209,6 @@ def _written(text: _ToolText, depth: _Depth) -> str:
     lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
     lines += ["output:", *output] if output else []
     return "\n".join(lines)
-
-
-def _endpoint(workflow: Workflow) -> str:
-    """`GET https://api.example.com/orders/{order_id}`; empty for other tools."""
-    if not is_http_tool(workflow):
-        return ""
-    operation = HttpOperation.of(workflow.ref)
-    return f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
 
 
 def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required: bool) -> list[str]:
