@@ -54,8 +54,8 @@ RECURRING = {  # Loggers, and how the messages begin that they repeat with each 
     CONSUMER: ("consumer: Cannot connect", UNKNOWN_TASK),
 }
 AGAIN_SECONDS = 300.0  # Within which a recurring problem has one line, or as many as the next line says
-MOST_LINES = {REFUSED: 100}
-MOST_RECURRING = 500
+MAX_LINES = {REFUSED: 100}
+MAX_RECURRING = 500
 
 
 class _ToLoguru(logging.Handler):
@@ -117,7 +117,7 @@ def _recurring_problem(record: logging.LogRecord) -> str:
 class _Once:
     """Lets an entry with `logger.bind(recurring=problem)` through once in some minutes for each problem, with
     the number of those that it has left out. While a server is away, each request and tick has the same.
-    Problems of `MOST_LINES` are let through more often."""
+    Problems of `MAX_LINES` are let through more often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class _Once:
         problem = record["extra"].get("recurring")
         if problem is None:
             return True
-        now, most = time.monotonic(), MOST_LINES.get(problem, 1)
+        now, most = time.monotonic(), MAX_LINES.get(problem, 1)
         with self._lock:
             since, came = self._shown.pop(problem, (float("-inf"), 0))
             left_out = 0
@@ -135,7 +135,7 @@ class _Once:
                 since, came, left_out = now, 0, max(0, came - most)
             # The end of the dictionary has the latest.
             self._shown[problem] = (since, came + 1)
-            if len(self._shown) > MOST_RECURRING:
+            if len(self._shown) > MAX_RECURRING:
                 del self._shown[next(iter(self._shown))]
         if left_out:
             record["message"] += f" ({left_out:,} more of these were not logged)"

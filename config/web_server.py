@@ -46,8 +46,8 @@ from telemetry import metrics
 
 APPLICATION = "config.asgi:application"
 KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
-MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
-FEWEST_CONNECTIONS = 100
+MAX_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
+MIN_CONNECTIONS = 100
 FORCE_SECONDS = 3.0  # After the grace, for closing everything
 ANSWER_SECONDS = 2.0  # Of a graceful end, for sending what waiting calls are answered with
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data
@@ -270,14 +270,14 @@ def serve(*, host: str, port: int, graceful_seconds: int) -> None:
 
 def _most_connections() -> int:
     """As many as the limit on open files allows besides everything else."""
-    wanted = MOST_CONNECTIONS + OTHER_FILES
+    wanted = MAX_CONNECTIONS + OTHER_FILES
     soft, hard = (
         wanted if limit == resource.RLIM_INFINITY else limit
         for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
     if soft < (allowed := min(wanted, hard)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(min(wanted, hard) - OTHER_FILES, FEWEST_CONNECTIONS)
+    return max(min(wanted, hard) - OTHER_FILES, MIN_CONNECTIONS)
 
 
 class _NoPlace(Exception):

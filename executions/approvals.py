@@ -53,7 +53,7 @@ from executions.refusals import Busy
 from executions.wakeups import request_poll, wake
 
 PERMISSION = "executions.decide_approval"
-LONGEST_MINUTES = 30 * 24 * 60
+MAX_MINUTES = 30 * 24 * 60
 OWN_CALL = "You cannot approve your own call here; another person must decide."
 LONGEST_WORDS = 2_000
 SWEPT_AT_ONCE = 100
@@ -209,8 +209,8 @@ def decide(
         raise NotDecided(f"Nothing was decided: the text must be at most {LONGEST_WORDS:,} characters long.")
     if verdict == Verdict.REFUSE and not words:
         raise NotDecided("Nothing was decided: give a reason for the refusal; the caller sees it.")
-    if minutes is not None and not 1 <= minutes <= LONGEST_MINUTES:
-        raise NotDecided(f"Nothing was decided: the period must be from 1 to {LONGEST_MINUTES:,} minutes.")
+    if minutes is not None and not 1 <= minutes <= MAX_MINUTES:
+        raise NotDecided(f"Nothing was decided: the period must be from 1 to {MAX_MINUTES:,} minutes.")
     with transaction.atomic():
         approval, execution = _lock(key)
         if approval.is_waiting and _refresh_workflow(execution) is not None:

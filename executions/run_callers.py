@@ -25,7 +25,7 @@ from executions.wakeups import wake
 Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their results, by key
 ANSWERS = "answers"  # In the client's description: which of MCP's capabilities for questions it has
 WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
-MOST_UNSENT = 100
+MAX_UNSENT = 100
 _listeners: dict[uuid.UUID, "RunListener"] = {}
 News = LogMessage | Progress
 
@@ -141,7 +141,7 @@ class RunListener:
         """`find_level`: None if its client wants no log messages."""
         self._find_level = find_level
         self._loop = asyncio.get_running_loop()
-        self._unsent: asyncio.Queue[News] = asyncio.Queue(MOST_UNSENT)
+        self._unsent: asyncio.Queue[News] = asyncio.Queue(MAX_UNSENT)
         self._level: str | None = None
 
     async def level(self) -> str:

@@ -49,10 +49,10 @@ Found = tuple[resources.ResourceKind, resources.Reading]
 Seen = tuple[View, subscriptions.ServerEvent]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + 0.1  # After this, every process serves the new lists
-MOST_STREAMS = 20  # Per caller and process
+MAX_STREAMS = 20  # Per caller and process
 LOOK_SECONDS = 0.5  # Interval between checks whether the process or a token has ended: one query for all
-MOST_TASKS = 100
-MOST_RESOURCES = 100  # In one subscription
+MAX_TASKS = 100
+MAX_RESOURCES = 100  # In one subscription
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +188,7 @@ class ListSnapshots:
 class TooManyStreams(Exception):
     def __init__(self) -> None:
         super().__init__(
-            f"This token already has {MOST_STREAMS} open notification streams. Close one first. "
+            f"This token already has {MAX_STREAMS} open notification streams. Close one first. "
             "One subscription can listen for everything at once."
         )
 
@@ -217,7 +217,7 @@ class OpenStreams:
     @contextlib.contextmanager
     def opened(self, access: Access) -> Iterator[Stream]:
         """Raises TooManyStreams."""
-        if self._of_callers[access.caller.key] >= MOST_STREAMS:
+        if self._of_callers[access.caller.key] >= MAX_STREAMS:
             raise TooManyStreams
         stream = Stream(access, is_over=self._closing)
         self._streams.add(stream)
@@ -403,8 +403,8 @@ class Subscriptions:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen requires a request id.")
         access, requested = self.access_of(context), params.notifications
         tasks = _wanted_tasks(context, requested)
-        if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
-            raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
+        if len(uris := requested.resource_subscriptions or []) > MAX_RESOURCES:
+            raise _too_many("resourceSubscriptions", len(uris), MAX_RESOURCES)
         uris = list(dict.fromkeys(uris))
         try:
             with self.streams.opened(access) as stream:
@@ -472,8 +472,8 @@ def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list
     require_client_extension(context, TASKS)
     if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in wanted):
         raise MCPError(types.INVALID_PARAMS, "taskIds must be a list of strings.")
-    if len(wanted) > MOST_TASKS:
-        raise _too_many("taskIds", len(wanted), MOST_TASKS)
+    if len(wanted) > MAX_TASKS:
+        raise _too_many("taskIds", len(wanted), MAX_TASKS)
     return wanted
 
 

@@ -25,7 +25,7 @@ RENAMED_TO = "workflow-catalogue/renamed-to"  # Likewise, of a call by a former 
 NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result, which is not part of it: true
 EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
-LONGEST_CURSOR = 2000
+MAX_CURSOR = 2000
 SESSION_HEADER = "mcp-session-id"
 ELICITATION_MODES = ("form", "url")
 OTHER_ANSWERS = ("sampling", "roots")
@@ -145,7 +145,7 @@ def make_cursor(last: str) -> str:
 def read_cursor(cursor: str) -> str:
     """The name that the cursor was made from. Raises MCPError."""
     try:
-        if not 0 < len(cursor) <= LONGEST_CURSOR:
+        if not 0 < len(cursor) <= MAX_CURSOR:
             raise ValueError
         padded = cursor + "=" * (-len(cursor) % 4)
         last = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()

@@ -43,7 +43,7 @@ LIST = "workflow://list"
 SCHEMAS = ("input_schema", "output_schema")
 META = "workflow-catalogue/"
 BINARY = "application/octet-stream"
-LONGEST_NUMBER = 15
+MAX_NUMBER = 15
 
 
 class UnknownResource(Exception):
@@ -336,7 +336,7 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_NUMBER):
         raise UnknownResource(f"{what} must be an integer, 0 or more.")
     return int(text)
 

@@ -28,9 +28,9 @@ from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icon_models
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
-MOST_VALUES = 100
+MAX_VALUES = 100
 SHOWN = 100
-LONGEST_READ = 2_000  # Characters of an address
+MAX_READ = 2_000  # Characters of an address
 Features = Sequence[ServerFeature]
 
 
@@ -78,7 +78,7 @@ def _within(template: str, uri: str) -> str | None:
         parts = [value] if isinstance(value, str) else value
         if any(contains_path_traversal(part) or not part.isprintable() for part in parts):
             return None
-    return expanded if read and len(expanded) <= LONGEST_READ else None
+    return expanded if read and len(expanded) <= MAX_READ else None
 
 
 @lru_cache(maxsize=5_000)
@@ -234,9 +234,9 @@ async def complete(
     values = list(found.values)
     return types.CompleteResult(
         completion=types.Completion(
-            values=values[:MOST_VALUES],
+            values=values[:MAX_VALUES],
             total=found.total,
-            has_more=found.has_more or len(values) > MOST_VALUES,
+            has_more=found.has_more or len(values) > MAX_VALUES,
         )
     )
 

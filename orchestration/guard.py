@@ -21,9 +21,9 @@ from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
 
-LONGEST_PROPOSAL = 100_000  # Characters
-LONGEST_REASON = 2_000
-MOST_PROBLEMS = 5  # In one error message
+MAX_PROPOSAL = 100_000  # Characters
+MAX_REASON = 2_000
+MAX_PROBLEMS = 5  # In one error message
 REQUEST_SCHEMA = {
     "type": "object",
     "properties": {
@@ -45,7 +45,7 @@ class Proposal(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     tool: str | None  # None: no tool fits
-    reason: str = Field(default="", max_length=LONGEST_REASON)
+    reason: str = Field(default="", max_length=MAX_REASON)
     arguments: dict[str, Any] | None = None
     http_request: HTTPRequestSpec | None = None  # What the model would send, for comparison
 
@@ -64,7 +64,7 @@ def read_proposal(text: str) -> Proposal:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
         raise UnreadableProposal(
-            "The proposal does not have the requested shape. " + "; ".join(listed[:MOST_PROBLEMS])
+            "The proposal does not have the requested shape. " + "; ".join(listed[:MAX_PROBLEMS])
         ) from None
 
 
@@ -82,8 +82,8 @@ def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dic
 
 
 def _the_one_proposal(text: str) -> dict[str, Any]:
-    if len(text) > LONGEST_PROPOSAL:
-        raise UnreadableProposal(f"The answer is longer than {LONGEST_PROPOSAL:,} characters.")
+    if len(text) > MAX_PROPOSAL:
+        raise UnreadableProposal(f"The answer is longer than {MAX_PROPOSAL:,} characters.")
     objects = list(objects_in(text))
     proposals = [found for found in objects if "tool" in found]
     if not objects:
@@ -109,7 +109,7 @@ def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
     reason = found.get("reason")
     return {
         "tool": found["tool"] or None,
-        "reason": shorten(reason, LONGEST_REASON) if isinstance(reason, str) else reason or "",
+        "reason": shorten(reason, MAX_REASON) if isinstance(reason, str) else reason or "",
         "arguments": arguments,
         "http_request": _request(found.get("http_request")),
     }

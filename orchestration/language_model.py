@@ -96,7 +96,7 @@ class ModelError(Exception):
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
-MOST_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
+MAX_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
 
 
 class _Said(BaseModel):
@@ -111,7 +111,7 @@ class _Choice(BaseModel):
 
 def _plausible_tokens(value: Any) -> int:
     """A wrong count must not cost the answer."""
-    return value if isinstance(value, int) and 0 <= value <= MOST_TOKENS else 0
+    return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
 
 
 Tokens = Annotated[int, BeforeValidator(_plausible_tokens)]
@@ -432,7 +432,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
     return ModelProblem.REFUSED, f"The model server refuses the request ({status})."
 
 
-MOST_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
+MAX_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
 BUSY_SECONDS = 5
 
 FAILURES = {
@@ -446,7 +446,7 @@ FAILURES = {
     ModelProblem.EMPTY: Failure.MODEL_ANSWER,
 }
 
-_places = threading.BoundedSemaphore(MOST_AT_ONCE)
+_places = threading.BoundedSemaphore(MAX_AT_ONCE)
 
 
 def _count(outcome: str, usage: TokenUsage) -> None:
@@ -466,7 +466,7 @@ class MeteredModel:
         """Raises StageFailed."""
         if not _places.acquire(blocking=False):
             raise StageFailed(
-                f"Busy: this process already has {MOST_AT_ONCE} open requests to the model. Try again in "
+                f"Busy: this process already has {MAX_AT_ONCE} open requests to the model. Try again in "
                 f"{BUSY_SECONDS} s.",
                 failure=Failure.BUSY,
                 retry_after=BUSY_SECONDS,

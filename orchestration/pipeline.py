@@ -60,9 +60,9 @@ GIVEN_UP = "The request was abandoned because it exceeded its time limit."
 NOT_FORMATTED = "response_format_instructions had no effect because format_response is not true."
 GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
 NEW_DRY_RUN = "Nothing was sent; make a new dry run."
-LONGEST_OBJECTION = 4_000
+MAX_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
-LONGEST_SHORTLIST = 10_000  # Characters
+MAX_SHORTLIST = 10_000  # Characters
 LEFT_OUT_SHOWN = 20
 SHORTLIST_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -70,8 +70,8 @@ SHORTLIST_SCHEMA: dict[str, Any] = {
     "required": ["words", "tools"],
 }
 FORMATTED_AT_ONCE = 10
-LONGEST_TEXT = 50_000  # Characters
-FEWEST_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
+MAX_TEXT = 50_000  # Characters
+MIN_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
 SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
 
 
@@ -103,7 +103,7 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     if isinstance(first, Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
     logger.info("The proposal is sent back: {}", first.failure.label)
-    asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
+    asked = repair_prompt(asked, reply.text, shorten(first.message, MAX_OBJECTION))
     try:
         reply = await model.ask(asked, schema=schema)
         second = _judge(reply.text, tools)
@@ -133,9 +133,7 @@ async def _describe_wanted(
 
 def _read_wanted(text: str) -> Wanted:
     """Empty if the answer is unreadable: the instructions alone then rank the tools."""
-    answers = [
-        found for found in objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
-    ]
+    answers = [found for found in objects_in(text[:MAX_SHORTLIST]) if "words" in found or "tools" in found]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions are used instead")
         return Wanted()
@@ -190,7 +188,7 @@ def _before_that(first: _Objection) -> str:
 
 
 def _words_of(objection: _Objection) -> str:
-    return shorten(printable(objection.message), LONGEST_OBJECTION)
+    return shorten(printable(objection.message), MAX_OBJECTION)
 
 
 def _warnings(unknown: Sequence[str]) -> list[str]:
@@ -505,10 +503,10 @@ async def format_response(
     )
     system, user = prompt_about("")
     taken = tokens_for(len(system["content"])) + tokens_for(len(user["content"]))
-    left = max(settings.CATALOGUE.model_context_tokens - taken, FEWEST_TOKENS)
+    left = max(settings.CATALOGUE.model_context_tokens - taken, MIN_TOKENS)
     text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
     reply = await ask(prompt_about(cut_to_tokens(text, left)))
-    return replace(reply, text=shorten(reply.text, LONGEST_TEXT))
+    return replace(reply, text=shorten(reply.text, MAX_TEXT))
 
 
 def cut_to_tokens(text: str, tokens: int) -> str:

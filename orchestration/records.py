@@ -53,8 +53,8 @@ EMPTIED: dict[str, Any] = {
     "formatted_response": "",
 }
 LONGEST_INSTRUCTIONS = 20_000
-LONGEST_FORMAT_INSTRUCTIONS = 5_000  # Characters
-MOST_TOOLS = 200  # In one request
+MAX_FORMAT_INSTRUCTIONS = 5_000  # Characters
+MAX_TOOLS = 200  # In one request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

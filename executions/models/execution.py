@@ -525,7 +525,7 @@ def recorded_source_names(*, limit: int) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-LONGEST_DAYS = 36_500
+MAX_DAYS = 36_500
 SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller must get its result
 
 
@@ -537,7 +537,7 @@ def _days(
         default=default,
         null=True,
         blank=True,
-        validators=[MaxValueValidator(LONGEST_DAYS)],
+        validators=[MaxValueValidator(MAX_DAYS)],
         help_text=f"{help_text} In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.",
     )
 

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from catalogue.permissions import admin_access
 from catalogue.rest import base
 from executions.approvals import (
-    LONGEST_MINUTES,
     LONGEST_WORDS,
+    MAX_MINUTES,
     PERMISSION,
     Verdict,
     decide,
@@ -104,7 +104,7 @@ class ApproveSerializer(base.StrictSerializer):
         allow_null=True,
         default=None,
         min_value=1,
-        max_value=LONGEST_MINUTES,
+        max_value=MAX_MINUTES,
         help_text="For how long the same call needs no new approval. Null: this call only.",
     )
 

@@ -31,7 +31,7 @@ from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
-from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
+from executions.engine_runs import MAX_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
@@ -472,7 +472,7 @@ class RunFilterSerializer(base.StrictSerializer):
         max_length=MAX_QUERY,
         help_text="A further filter in the engine's query language.",
     )
-    page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
+    page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=MAX_PAGE)
     cursor = serializers.CharField(
         default="", max_length=MAX_CURSOR, help_text="`next_cursor` of the previous page."
     )

@@ -28,7 +28,7 @@ from executions.models import ErrorKind, Execution
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
 from executions.runner.engine_calls import (
-    LONGEST_INTERVAL_SECONDS,
+    MAX_INTERVAL_SECONDS,
     READ_SECONDS,
     ask,
     capabilities_of,
@@ -216,7 +216,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
         return max(timedelta(seconds=shortest), (now - execution.overdue_since) / 5)
     age = (now - (execution.started_at or execution.created_at)).total_seconds()
     relaxed = max(settings.CATALOGUE.status_check_interval, age / 10)
-    return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
+    return timedelta(seconds=max(shortest, min(relaxed, MAX_INTERVAL_SECONDS)))
 
 
 def _is_to_end(execution: Execution) -> bool:

@@ -44,7 +44,7 @@ from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 
 HOST = "127.0.0.1"
-USUAL_ENGINE_PORT = 8090
+DEFAULT_ENGINE_PORT = 8090
 TAKEN = "is in use, perhaps by another quickstart or a web process"
 STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
@@ -137,7 +137,7 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
     except (OSError, ValueError, TypeError):
         before = None
     api_key = before.api_key if before else secrets.token_urlsafe(24)
-    wanted = (before.port if before else USUAL_ENGINE_PORT, USUAL_ENGINE_PORT)
+    wanted = (before.port if before else DEFAULT_ENGINE_PORT, DEFAULT_ENGINE_PORT)
     for port in chain(wanted, iter(lambda: _bind(0), None)):
         with reserved(port) as problem:
             if problem:
