@@ -133,7 +133,7 @@ class Application(Celery):
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
         """Sends tasks by name, without importing their modules and models."""
-        from config.management.commands.beat import Schedule
+        from config.beat import Schedule
 
         return self.subclass_with_self(Schedule, name="Beat", reverse="Beat")
 
@@ -263,7 +263,7 @@ def _configure() -> None:
             }
             for task, seconds, expires in SCHEDULE
         },
-        beat_scheduler="config.management.commands.beat:Scheduler",
+        beat_scheduler="config.beat:Scheduler",
         beat_schedule_filename=str(settings.DATA_DIR / "celerybeat-schedule"),
     )
 

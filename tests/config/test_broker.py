@@ -24,8 +24,8 @@ from celery.worker.request import Request
 from kombu import Connection
 from loguru import logger
 
+from config.beat import Scheduler
 from config.celery import TICK, TICK_EXPIRES, app, embedded_broker_options
-from config.management.commands.beat import Scheduler
 from tests.logs import shown_lines
 from tests.processes import ROOT
 

@@ -185,7 +185,7 @@ def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back
         "from config.celery import app\n"
         "from config.logging import configure_logging\n"
         "configure_logging(level='INFO', log_format='text')\n"
-        "from config.management.commands.beat import Scheduler\n"
+        "from config.beat import Scheduler\n"
         "scheduler = Scheduler(app, schedule={}, schedule_filename='/dev/null', lazy=True)\n"
         "entry = scheduler.Entry(name='poll', task='poll', app=app)\n"
         "def refuse(*_, **__):\n    raise ConnectionError('refused')\n"
