@@ -75,7 +75,9 @@ class _ToLoguru(logging.Handler):
             level, message, exception = "WARNING", _describe_unknown_task(message), None
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
-        recurring = REFUSED if is_refusal else _recurring_problem(record)
+        begins = RECURRING.get(record.name)
+        repeats = begins is not None and record.getMessage().startswith(begins)
+        recurring = REFUSED if is_refusal else f"{record.name}: {record.msg}" if repeats else ""
         error = exception[1] if isinstance(exception, tuple) else None
         raised = RAISED.match(message) if is_not_migrated(error) or _is_outage(error) else None
         if raised and record.name.startswith("celery."):
@@ -106,12 +108,6 @@ def _is_refusal(record: logging.LogRecord) -> bool:
         return BAD_REQUEST <= getattr(record, "status_code", 0) < SERVER_ERROR
     is_unreadable = record.name == "uvicorn.error" and record.msg == "Invalid HTTP request received."
     return is_unreadable or record.name.startswith("django.security.")
-
-
-def _recurring_problem(record: logging.LogRecord) -> str:
-    begins = RECURRING.get(record.name)
-    repeats = begins is not None and record.getMessage().startswith(begins)
-    return f"{record.name}: {record.msg}" if repeats else ""
 
 
 class _Once:

@@ -237,7 +237,7 @@ READ = (
 
 
 def keep_result(execution: ExecutionRecord, output: Any, content: Any) -> None:
-    """Cache the result if its workflow still caches and the key is unchanged; failures are only logged."""
+    """Caches the result if its workflow still caches and the key is unchanged; failures are only logged."""
     try:
         with transaction.atomic():
             _keep(execution, output, content)
@@ -275,23 +275,19 @@ def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: An
 
 
 def evict_excess() -> int:
-    """Evict the least recently used results until the cache is within its limit, in several transactions."""
+    """Evicts the least recently used results until the cache is within its limit, in several transactions."""
     evicted = 0
     while (excess := CacheUse.total_bytes() - CachePolicy.current().max_bytes) > 0:
-        if not (victims := _least_recently_used(excess)):
+        victims = []
+        oldest = CachedResult.objects.order_by("last_used_at", "pk").values_list("pk", "size")
+        for key, size in oldest[:BATCH]:
+            victims.append(key)
+            if (excess := excess - size) <= 0:
+                break
+        if not victims:
             break
         evicted += remove_results(victims, counted_as="evictions")
     return evicted
-
-
-def _least_recently_used(excess: int) -> list[int]:
-    victims = []
-    oldest = CachedResult.objects.order_by("last_used_at", "pk").values_list("pk", "size")
-    for key, size in oldest[:BATCH]:
-        victims.append(key)
-        if (excess := excess - size) <= 0:
-            break
-    return victims
 
 
 @transaction.atomic

@@ -150,25 +150,23 @@ def _send(
         return ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     async def start_asking(report: ReportProgress, asker: Asker) -> Started:
-        more = {"caller": await _caller_of(execution, asker)} if capabilities.asks_caller else {}
+        more: dict[str, Any] = {}
+        if capabilities.asks_caller:
+            client = execution.payload.metadata.get("client") or {}
+            pass_on = partial(run_callers.pass_on, execution.pk)
+            more["caller"] = RunCaller(
+                capabilities=client.get(ANSWERS) or {},
+                ask=asker.ask,
+                key=execution.caller,
+                log_level=await run_callers.wanted_level(execution.pk),
+                log=pass_on,
+                progress=pass_on,
+                protocol_version=client.get("protocol_version", ""),
+            )
         call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
         return await ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     return await_start(execution, start_asking, on_progress)
-
-
-async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
-    client = execution.payload.metadata.get("client") or {}
-    pass_on = partial(run_callers.pass_on, execution.pk)
-    return RunCaller(
-        capabilities=client.get(ANSWERS) or {},
-        ask=asker.ask,
-        key=execution.caller,
-        log_level=await run_callers.wanted_level(execution.pk),
-        log=pass_on,
-        progress=pass_on,
-        protocol_version=client.get("protocol_version", ""),
-    )
 
 
 async def record_start_with_retry(

@@ -328,23 +328,17 @@ def _read(received: Message) -> Any:
             told, request_id = f"Parse error: {problem}", id_in(received["body"])
             return refusal(400, told, code=PARSE_ERROR, request_id=request_id)
     # Readers differ in which of two they take, such as those that log or limit calls on the way here.
-    if fault := find_repetition(received["body"]) or _fault_of(message):
-        return refusal(400, fault, request_id=usable_id(message))
-    return message
-
-
-def _fault_of(message: Any) -> str:
-    """Empty for a JSON-RPC message."""
+    fault, request_id = find_repetition(received["body"]), usable_id(message)
     is_call = isinstance(message, dict) and "method" in message
-    if is_call and "id" in message and usable_id(message) is None:
+    if not fault and is_call and "id" in message and request_id is None:
         # The SDK would take it for a notification, and not answer it.
-        return "The id of a request must be an integer or a string."
+        fault = "The id of a request must be an integer or a string."
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
         has_odd_params = is_call and not isinstance(message.get("params"), dict | None)
-        return "The params of a message must be an object." if has_odd_params else NOT_ONE_MESSAGE
-    return ""
+        fault = fault or ("The params of a message must be an object." if has_odd_params else NOT_ONE_MESSAGE)
+    return refusal(400, fault, request_id=request_id) if fault else message
 
 
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
@@ -448,7 +442,7 @@ def refusal(
 
 
 def check_headers(scope: Scope) -> Response | None:
-    """A refusal, if any. Hosts and origins are checked against DNS rebinding."""
+    """Returns a refusal, if any. Hosts and origins are checked against DNS rebinding."""
     present = [header for header in scope["headers"] if header[0] in ONCE]
     if len(present) > len(headers := dict(present)):
         names = [name for name, _ in present]
@@ -472,14 +466,11 @@ def check_headers(scope: Scope) -> Response | None:
         text = "Refused a request from a web page of {!r}."
         logger.bind(recurring=REFUSED).warning(text, origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE.format(origin[:SHOWN_CHARACTERS]))
-    return _check_body_type(headers) if scope["method"] == "POST" else None
-
-
-def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
-    media_type = headers.get(b"content-type", b"").partition(b";")[0]
-    if media_type.strip().lower() != b"application/json":
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if scope["method"] == "POST" and media_type != b"application/json":
         return refusal(415, NOT_JSON)
-    if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if scope["method"] == "POST" and encoding not in (b"", b"identity"):
         return refusal(415, ENCODED)
     return None
 

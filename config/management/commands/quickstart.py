@@ -160,8 +160,12 @@ def _bind(port: int) -> int:
 class Supervisor:
     def __init__(self, variables: dict[str, str]) -> None:
         self._printing = Lock()
+        deploy = Path(BASE_DIR) / "deploy"
+        options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
+        # Without a user it prints a warning when run as root.
+        as_root = ["--user", "0"] if os.geteuid() == 0 else []
         self.process = subprocess.Popen(
-            _supervisord_command(),
+            [sys.executable, str(deploy / "tethered.py"), *options, *as_root],
             cwd=BASE_DIR,
             env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -206,14 +210,6 @@ def supervised(variables: dict[str, str]) -> Iterator[Supervisor]:
         yield supervisor
     finally:
         supervisor.stop()
-
-
-def _supervisord_command() -> list[str]:
-    deploy = Path(BASE_DIR) / "deploy"
-    options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
-    # Without a user it prints a warning when run as root.
-    as_root = ["--user", "0"] if os.geteuid() == 0 else []
-    return [sys.executable, str(deploy / "tethered.py"), *options, *as_root]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
