@@ -706,7 +706,7 @@ def read_environment() -> Environment:
 
 
 def secret_variables() -> dict[str, str]:
-    """Those that settings of sources may refer to."""
+    """Returns those that settings of sources may refer to."""
     return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
 
 
@@ -747,7 +747,7 @@ class LiveSettings:
         return self._values[name]
 
     def given(self, name: str) -> Any:
-        """The environment's value."""
+        """Returns the environment's value."""
         return self._values[name]
 
     def __or__(self, other: Mapping[str, Any]) -> Self:

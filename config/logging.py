@@ -103,7 +103,7 @@ def _describe_unknown_task(message: str) -> str:
 
 
 def _is_refusal(record: logging.LogRecord) -> bool:
-    """Whether a request is at fault. Scans of the network send any number of these."""
+    """Returns whether a request is at fault. Scans of the network send any number of these."""
     if record.name == "django.request":
         return BAD_REQUEST <= getattr(record, "status_code", 0) < SERVER_ERROR
     is_unreadable = record.name == "uvicorn.error" and record.msg == "Invalid HTTP request received."
@@ -197,7 +197,7 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def _is_outage(error: BaseException | None) -> bool:
-    """Whether the database cannot be used, whatever the query: it is away, or its disk is full."""
+    """Returns whether the database cannot be used, whatever the query: it is away, or its disk is full."""
     if not isinstance(error, OperationalError):
         return False
     sqlstate = getattr(error.__cause__, "sqlstate", "")

@@ -215,7 +215,7 @@ def _check_workers(presence: WorkerPresence | None) -> Check:
 
 
 def _age_of_last_sign(presence: WorkerPresence) -> timedelta:
-    """The smaller distance from now counts: either sign may be from before the clock was set."""
+    """Returns the smaller distance from now: either sign may be from before the clock was set."""
     signs = (presence.seen_at, presence.worker_at or presence.seen_at)
     return min((timezone.now() - sign for sign in signs), key=abs)
 
@@ -282,8 +282,8 @@ async def show_metrics(request: Request) -> Response:
 
 
 def collect() -> bytes:
-    """The metrics of this process, of others with the same data folder, and of the database. The latter are
-    missing while the database cannot be queried; `catalogue_ready` shows that."""
+    """Returns the metrics of this process, of others with the same data folder, and of the database. The
+    latter are missing while the database cannot be queried; `catalogue_ready` shows that."""
     checks = readiness.checks()
     build = GaugeMetricFamily("catalogue_build_info", "The version, as a label.", labels=["version"])
     build.add_metric([settings.VERSION], 1)

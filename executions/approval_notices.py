@@ -127,7 +127,7 @@ def _log_of(notice: ApprovalNotice, problem: str) -> Any:
 
 
 def describe(notice: ApprovalNotice, approval: Approval) -> dict[str, Any]:
-    """The body of a webhook."""
+    """Returns the body of a webhook."""
     execution = approval.execution
     return {
         "type": f"approval.{notice.kind}",

@@ -46,7 +46,7 @@ class EngineRunPage:
 async def list_engine_runs(
     source: Source, wanted: RunFilter, *, page_size: int = USUAL_PAGE, cursor: str = ""
 ) -> EngineRunPage:
-    """The latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
+    """Returns the latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
 
     async def read() -> RunPage:
         async with connector_for(source) as connector:

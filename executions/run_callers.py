@@ -73,7 +73,7 @@ class Asker:
 
 
 def open_question(execution: Execution) -> Requests:
-    """What the client has yet to answer; empty if the run asks nothing."""
+    """Returns what the client has yet to answer; empty if the run asks nothing."""
     if not execution.is_asking:
         return {}
     asked = InputRequest.objects.filter(execution=execution.pk).first()
@@ -145,7 +145,7 @@ class RunListener:
         self._level: str | None = None
 
     async def level(self) -> str:
-        """The lowest level that its client requested; empty if none."""
+        """Returns the lowest level that its client requested; empty if none."""
         if self._level is None:
             try:
                 self._level = "" if self._find_level is None else await self._find_level()

@@ -152,7 +152,7 @@ def read_idempotency_key(sent: Any) -> str:
 
 
 def first_unless_expired(with_key: QuerySet[RowT]) -> RowT | None:
-    """The row of an idempotency key. An expired one gives its key up, for the next call."""
+    """Returns the row of an idempotency key. An expired one gives its key up, for the next call."""
     expired = timezone.now() - timedelta(hours=settings.CATALOGUE.idempotency_hours)
     known: Any = with_key.first()
     if known is not None and known.created_at < expired:
@@ -284,7 +284,8 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
 
 
 def find_continued(request: StartRequest, execution_id: str) -> Execution:
-    """The execution that a client continues with the identical call. Raises UnknownExecution or OtherCall."""
+    """Returns the execution that a client continues with the identical call. Raises UnknownExecution or
+    OtherCall."""
     known = find_execution(execution_id, caller=replace(request.caller, sees_everything=False))
     if not _is_same_call(known, request):
         raise refusals.OtherCall(request.tool_name)
@@ -363,8 +364,8 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 def _record_with_approval(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, need: approvals.Need
 ) -> Execution:
-    """The execution waits for approval, joins an identical call that waits, or has an approval for a period.
-    No cached result answers it, and its result is not cached."""
+    """The execution waits for approval, joins an identical call that waits, or has an approval for a
+    period. No cached result answers it, and its result is not cached."""
     binding = approvals.bind(workflow, request.arguments, request.caller.key)
     if (standing := approvals.find_standing(binding, need)) is not None:
         approved = (need, binding, standing)

@@ -46,7 +46,7 @@ def wake(execution_id: uuid.UUID) -> bool:
 
 
 def has_other_waiters(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
-    """Whether a request of this process waits for it, other than the one that `event` wakes."""
+    """Returns whether a request of this process waits for it, other than the one that `event` wakes."""
     with _changing:
         woken = _woken.get(execution_id, ())
         return any(other is not event and not is_observer for _, other, is_observer in woken)
@@ -150,7 +150,7 @@ def request_poll_if_stale(execution: Execution) -> None:
 
 
 def is_too_old(execution: Execution) -> bool:
-    """Whether the status of a run is, for a request that waits for it."""
+    """Returns whether the status of a run is, for a request that waits for it."""
     now, asked_at = timezone.now(), _asked_at(execution)
     longest = min((now - (execution.started_at or execution.created_at)) / 20, OLDEST)
     return execution.state == State.RUNNING and now - asked_at >= max(longest, _shortest(execution))

@@ -335,7 +335,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
 def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, set_wait: int | None
 ) -> CallToolResult:
-    """The document, then the binary blocks of the result. Raises NoSuchPart."""
+    """Returns the document, then the binary blocks of the result. Raises NoSuchPart."""
     blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
         blocks = content.blocks_of(execution)

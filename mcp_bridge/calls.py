@@ -374,7 +374,7 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
 
 
 def _questions_to_client(execution: Execution, call: ToolCall) -> dict[str, Any]:
-    """What the answer to the call asks; empty: nothing."""
+    """Returns what the answer to the call asks; empty: nothing."""
     if call.takes_tasks or not (execution.is_unapproved or execution.is_asking):
         return {}
     # A call that continues has already asked for the approval.

@@ -331,7 +331,7 @@ class Notifier:
         return await self.snapshots.look(self.stream.access, self.version, self.interests.events)
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
-        """The present snapshot; differences are sent once every process serves it."""
+        """Returns the present snapshot; differences are sent once every process serves it."""
         now = await self._look()
         changed = [event for event, what in now.seen.items() if what != before.seen[event]]
         has_gone = self._has_toolset(before.catalogue) and not self._has_toolset(now.catalogue)

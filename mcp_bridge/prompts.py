@@ -180,7 +180,7 @@ def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str,
 
 
 def _read(text: str, kind: str) -> Any:
-    """The text itself if the type allows it or it is not JSON, which the schema then rejects."""
+    """Returns the text itself if the type allows it or it is not JSON, which the schema then rejects."""
     if WRITTEN_AS_THEY_ARE & set(kind.split(" or ")):
         return text
     try:
@@ -214,7 +214,7 @@ async def complete(
 
 
 def _complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult | ServerFeature:
-    """The feature if its server completes it."""
+    """Returns the feature if its server completes it."""
     if isinstance(params.ref, types.PromptReference):
         name, workflow = params.ref.name, find_offered(access, params.ref.name)
         if isinstance(workflow, ServerFeature):

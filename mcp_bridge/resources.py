@@ -196,7 +196,7 @@ def _read_execution(reading: Reading) -> Found:
 
 
 def _read_result(reading: Reading) -> Found:
-    """The output, or a part of it with the next address; the first part includes binary content."""
+    """Returns the output, or a part of it with the next address; the first part includes binary content."""
     execution = _find_execution(reading)
     address = f"execution://{execution.pk}"
     if not execution.is_settled:

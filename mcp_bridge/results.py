@@ -54,7 +54,7 @@ def result_text(execution: Execution) -> tuple[str, str]:
 
 
 def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
-    """Whether the only block is the output as text, as MCP advises servers to send it."""
+    """Returns whether the only block is the output as text, as MCP advises servers to send it."""
     if output is None or len(blocks) != 1 or blocks[0].text is None:
         return False
     if blocks[0].text == output:
@@ -145,7 +145,7 @@ def _have_all_read(result: CallToolResult, execution: Execution, notes: list[str
 
 
 def _is_of_engine(execution: Execution) -> bool:
-    """Whether the structured content of its result is; else it is the product's own document."""
+    """Returns whether the structured content of its result is; else it is the product's own document."""
     if execution.state == State.FAILED:
         return bool(execution.payload.content) and execution.payload.output is not None
     return execution.state == State.COMPLETED
@@ -200,7 +200,7 @@ def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> li
 
 
 def _broken_promise(execution: Execution) -> str:
-    """How the output violates its schema; empty if it does not."""
+    """Returns how the output violates its schema; empty if it does not."""
     if not (problems := _violations(execution)):
         return ""
     if execution.error or content.what_was_cut(execution):

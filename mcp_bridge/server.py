@@ -315,7 +315,7 @@ ASKED: dict[str, tuple[Any, Any]] = {
 
 
 def _way_to_ask(context: Context) -> Ask | None:
-    """How a client with a handshake is asked while its call waits."""
+    """Returns how a client with a handshake is asked while its call waits."""
     if context.request is not None:
         questions = context.request.scope["state"].get("questions")
         return None if questions is None else questions.ask

@@ -149,7 +149,7 @@ class TaskMethods:
         return ACKNOWLEDGED
 
     def _admit(self, context: Context, params: TaskParams, *scopes: Scope) -> tuple[Access, str]:
-        """The caller and the task's id. Raises MCPError as the extension specifies."""
+        """Returns the caller and the task's id. Raises MCPError as the extension specifies."""
         if not is_modern(context):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", data=context.method)
         require_client_extension(context, TASKS)

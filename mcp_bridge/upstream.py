@@ -47,7 +47,7 @@ class Located:
 
 
 def find_resource(features: Features, uri: str) -> Located | None:
-    """The exposed resource at that address, else that of the first matching template."""
+    """Returns the exposed resource at that address, else that of the first matching template."""
     resource = find_feature(features, FeatureKind.RESOURCE, uri)
     templates = [
         one
@@ -65,8 +65,8 @@ def find_resource(features: Features, uri: str) -> Located | None:
 
 
 def _within(template: str, uri: str) -> str | None:
-    """The address as the template expands it, so that nothing else reaches the server; None if it does not
-    match."""
+    """Returns the address as the template expands it, so that nothing else reaches the server; None if it
+    does not match."""
     parsed = parsed_template(template)
     found = None if "#" in uri and "{#" not in template else parsed.match(uri)
     if found is None:
@@ -158,7 +158,7 @@ def given_input(
 
 
 def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> types.InputRequiredResult | None:
-    """The server's question, in the name of its source; None: it has answered."""
+    """Returns the server's question, in the name of its source; None: it has answered."""
     if answer.get("resultType") != "input_required":
         return None
     requests = in_name_of(feature.source.name, answer["inputRequests"], asked_by=feature.pk)
@@ -174,7 +174,8 @@ def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> typ
 
 
 def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
-    """The server's own state, which may be secret and must belong to the same caller. Raises MCPError."""
+    """Returns the server's own state, which may be secret and must belong to the same caller. Raises
+    MCPError."""
     try:
         opened = decrypt_credentials(sealed)
     except CredentialsUnreadable:

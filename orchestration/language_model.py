@@ -280,7 +280,7 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, Engi
 
 
 async def connect_to_model(wanted: ModelSettings) -> EngineClient:
-    """The running loop's client for these settings."""
+    """Returns the running loop's client for these settings."""
     loop = asyncio.get_running_loop()
     known, client = _clients.get(loop, (None, None))
     if client is not None and known == wanted:

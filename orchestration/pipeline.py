@@ -117,7 +117,7 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
 async def _describe_wanted(
     instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
 ) -> tuple[ToolContext, list[str]]:
-    """The likeliest tools by what the model looks for, and the tools that it was not shown at all."""
+    """Returns the likeliest tools by what the model looks for, and the tools that it was not shown at all."""
     room = _room_for_tools(instructions)
 
     def rank(wanted: Wanted) -> list[Workflow]:
@@ -250,7 +250,7 @@ class Pipeline:
                 await self._answer_with(execution)
 
     async def _open(self) -> bool:
-        """Whether the request is a new one."""
+        """Returns whether the request is a new one."""
         try:
             self.request = await run_in_database(records.open_request, self._asked)
             if self.request.pk != self._asked.id:
@@ -471,7 +471,7 @@ def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID
 
 
 def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Approved:
-    """The call of the dry run. Raises StageFailed if the tool would send another request by now."""
+    """Returns the call of the dry run. Raises StageFailed if the tool would send another request by now."""
     shown = WorkflowRequest.objects.get(pk=dry_run_id)
     proposal = Proposal(tool=shown.selected_tool, reason=shown.reason, arguments=shown.arguments)
     try:
@@ -541,7 +541,7 @@ PUNCTUATION = ".,;:!?"
 
 
 def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, int]:
-    """The text without addresses that no value in `given` (JSON) has, and the number removed.
+    """Returns the text without addresses that no value in `given` (JSON) has, and the number removed.
 
     A response may make the model write an address that leaks data. Images become links and all but plain
     tags become text, so that displaying the text fetches and runs nothing.

@@ -105,7 +105,7 @@ def describe_all(workflows: Sequence[Workflow], *, tokens: int) -> ToolContext |
 
 
 def describe_likeliest(ranked: Sequence[Workflow], *, tokens: int) -> ToolContext:
-    """The same of the first `MAX_LIKELY`, or of as many of them as fit in their shortest form."""
+    """Returns the same of the first `MAX_LIKELY`, or of as many of them as fit in their shortest form."""
     likeliest = ranked[:MAX_LIKELY]
     if (context := describe_all(likeliest, tokens=tokens)) is not None:
         return context
@@ -152,7 +152,8 @@ class Wanted:
 def rank_tools(
     workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, wanted: Wanted
 ) -> list[Workflow]:
-    """The likeliest first: those wanted by name, then by the wanted words and by the instructions in turn."""
+    """Returns the likeliest first: those wanted by name, then by the wanted words and by the instructions in
+    turn."""
     names = [workflow.tool_name for workflow in workflows]
     by_words = rank_for_instructions(catalogue, wanted.words, names)
     by_instructions = rank_for_instructions(catalogue, instructions, names)
@@ -263,7 +264,7 @@ def _stated(place: Place) -> dict[str, Any]:
 
 
 def _inside(place: Place) -> tuple[Place, str]:
-    """The items of a list, with the path suffix `[]`, or the place itself."""
+    """Returns the items of a list, with the path suffix `[]`, or the place itself."""
     items = _stated(place).get("items")
     return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
 

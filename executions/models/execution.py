@@ -595,7 +595,7 @@ class Retention(Recorded):
 
     @classmethod
     def current(cls) -> Retention:
-        """The defaults before the first change."""
+        """Returns the defaults before the first change."""
         return cls.objects.filter(pk=cls.ONLY).first() or cls()
 
 
@@ -703,7 +703,7 @@ def prove(parts: list[Any], *payload: Any) -> str:
 
 
 def prove_end(row: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
-    """The column of the payload; none before the end."""
+    """Returns the column of the payload; none before the end."""
     values = payload.get("output"), payload.get("content")
     return {"ended_proof": prove(parts_of_end(row), *values)} if row["state"] in FINAL else {}
 

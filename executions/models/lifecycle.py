@@ -342,8 +342,8 @@ class Execution(Transitions):
         return self._transition([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
     def report_end(self) -> bool:
-        """The engine's webhook reported its end: poll now, or once the start is recorded. False: it is not
-        running, or an earlier report has not led to a poll yet.
+        """The engine's webhook reported its end: poll now, or once the start is recorded. False: it
+        is not running, or an earlier report has not led to a poll yet.
 
         A failing engine is polled at its next attempt anyway.
         """
@@ -567,7 +567,7 @@ Block = dict[str, Any]  # An MCP content block
 def manual_result(
     tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
 ) -> tuple[str, dict[str, Any]]:
-    """The line of the timeline, and the changed payload. `output` None: not known."""
+    """Returns the line of the timeline, and the changed payload. `output` None: not known."""
     said = metadata | {SAID_BY: by}
     if output is None:
         message = (

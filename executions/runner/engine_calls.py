@@ -61,7 +61,8 @@ async def ask(
     otherwise: type[OutcomeUnknown | Unreachable],
     returns: type | UnionType = object,
 ) -> Answer:
-    """The engine's answer. A timeout, an unexpected error or an answer of another type raises `otherwise`."""
+    """Returns the engine's answer. A timeout, an unexpected error or an answer of another type raises
+    `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
             answer = await call

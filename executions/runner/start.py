@@ -241,7 +241,7 @@ def _settings_changed_since(execution: Execution) -> bool:
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
-    """Why the workflow cannot start now; else empty. The admin may also start hidden ones."""
+    """Returns why the workflow cannot start now; else empty. The admin may also start hidden ones."""
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
     if not workflow.enabled and door != Execution.Door.ADMIN:
@@ -250,7 +250,7 @@ def switched_off(workflow: Workflow, door: str) -> str:
 
 
 def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
-    """The arguments; None if another process was faster, it was cancelled or it lacks an approval."""
+    """Returns the arguments; None if another process was faster, it was cancelled or it lacks an approval."""
     if again:
         is_ours = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
     else:

@@ -364,13 +364,13 @@ def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Res
 
 
 def _metadata_of(scope: Scope) -> str:
-    """The address of the description of the resource that is asked for."""
+    """Returns the address of the description of the resource that is asked for."""
     is_named = scope["path"].startswith("/mcp") and _can_be_named(scope["path_params"].get("slug"))
     return metadata_url(Headers(scope=scope).get("host", ""), scope["path"] if is_named else "/mcp")
 
 
 def _unknown_toolset(slug: str | None) -> Response:
-    """The same for missing, disabled and forbidden ones."""
+    """Returns the same refusal for missing, disabled and forbidden ones."""
     named = (slug or "")[:SHOWN_SLUG]
     message = (
         f"There is no toolset {named!r} for this token. Check the last part of the address, /mcp/<toolset>."
@@ -393,8 +393,8 @@ def _uncached(send: Send) -> Send:
 
 
 def _opening_session(send: Send, marks: list[str]) -> Send:
-    """The client sends the id with each further request; nothing else in them identifies a client with a
-    handshake."""
+    """The client sends the id with each further request; nothing else in them identifies a client
+    with a handshake."""
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
@@ -476,8 +476,8 @@ def check_headers(scope: Scope) -> Response | None:
 
 
 def _sole_form(headers: Headers) -> str | None:
-    """The form of the answers to a client that does not name both, as the protocol demands: JSON unless it
-    names event streams. Empty if it accepts neither."""
+    """Returns the form of the answers to a client that does not name both, as the protocol demands: JSON
+    unless it names event streams. Empty if it accepts neither."""
     accept = ",".join(headers.getlist("accept"))
     if (takes_json := _accepts(accept, JSON)) and _accepts(accept, EVENT_STREAM, by_name=True):
         return None

@@ -150,7 +150,7 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
 
 
 def _bind(port: int) -> int:
-    """The port, or a free one for 0. Raises OSError if it cannot be used."""
+    """Returns the port, or a free one for 0. Raises OSError if it cannot be used."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, port))
@@ -235,7 +235,7 @@ def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first
 
 
 def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
-    """The first start's token, kept in a file so that later starts can show it."""
+    """Returns the first start's token, kept in a file so that later starts can show it."""
     path = data_dir / "quickstart-token"
     known = AccessToken.objects.filter(name=TOKEN_NAME).first()
     if known is None and first:
@@ -248,7 +248,7 @@ def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
 
 
 def in_another_terminal(words: str) -> str:
-    """The command line that runs these words with the data, and at the address, of this process."""
+    """Returns the command line that runs these words with the data, and at the address, of this process."""
     given = {name: value for name in ELSEWHERE if (value := os.environ.get(name))}
     folders = {name: str(Path(value).absolute()) for name, value in given.items() if name.endswith("_DIR")}
     return " ".join(
