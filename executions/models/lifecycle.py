@@ -195,11 +195,21 @@ class Execution(Transitions):
 
     def confirm_ran(self, output: Any, *, by: str) -> bool:
         """An administrator found that an unconfirmed start ran to its end. `output` None: not known."""
-        event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
+        event = f"{by}: it ran. Its output is not known."
+        words = [
+            f"{by} confirmed that {self.tool_name} ran, but its output is not known. "
+            "Calling it again would run it a second time."
+        ]
+        if output is not None:
+            event = f"{by}: it ran. {by} reported its output."
+            written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+            words = [f"{by} confirmed that {self.tool_name} ran, and reported this output:", written]
+        content = [{"type": "text", "text": text} for text in words]  # As MCP has it
+        said = self.payload.metadata | {SAID_BY: by}
         return self._transition(
             [State.UNCONFIRMED],
             (State.COMPLETED.value, event),
-            payload=payload,
+            payload={"output": output, "content": content, "metadata": said},
             state=State.COMPLETED,
             finished_at=timezone.now(),
             error_kind="",
@@ -559,31 +569,6 @@ class Execution(Transitions):
 def log_progress(execution: Execution, news: str) -> None:
     """At DEBUG: the timeline has it too, and a hundred runs would hide all else in the log."""
     logger.bind(execution=execution.pk, tool=execution.tool_name).debug("Progress: {}", printable(news))
-
-
-Block = dict[str, Any]  # An MCP content block
-
-
-def manual_result(
-    tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
-) -> tuple[str, dict[str, Any]]:
-    """Returns the line of the timeline, and the changed payload. `output` None: not known."""
-    said = metadata | {SAID_BY: by}
-    if output is None:
-        message = (
-            f"{by} confirmed that {tool_name} ran, but its output is not known. "
-            "Calling it again would run it a second time."
-        )
-        event = f"{by}: it ran. Its output is not known."
-        return event, {"output": None, "content": [_text(message)], "metadata": said}
-    message = f"{by} confirmed that {tool_name} ran, and reported this output:"
-    written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    event = f"{by}: it ran. {by} reported its output."
-    return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
-
-
-def _text(words: str) -> Block:
-    return {"type": "text", "text": words}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
