@@ -43,9 +43,6 @@ LISTS: Mapping[str, subscriptions.ServerEvent] = {  # By the field of a subscrip
     "prompts_list_changed": subscriptions.PromptsListChanged(),
     "resources_list_changed": subscriptions.ResourcesListChanged(),
 }
-STATE, *RESULTS = resources.EXECUTION_RESOURCES
-
-Found = tuple[resources.ResourceKind, resources.Reading]
 Seen = tuple[View, subscriptions.ServerEvent]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + 0.1  # After this, every process serves the new lists
@@ -85,9 +82,20 @@ def admit_interests(
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
-    """Without what does not exist or is invisible to the caller."""
-    readings = list(_find_resources(access, addresses))
-    states, results = _addresses_of([STATE], readings), _addresses_of(RESULTS, readings)
+    """Returns what exists and is visible to the caller."""
+    of_catalogue: list[str] = []
+    states: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
+    results: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
+    for uri in addresses:
+        with contextlib.suppress(resources.UnknownResource):
+            kind, variables = resources.find_kind(uri)
+            if not kind.is_open_to(access.scopes):
+                continue
+            if kind not in resources.EXECUTION_RESOURCES:
+                kind.read(resources.Reading(access, uri, variables))
+                of_catalogue.append(uri)
+            elif (key := resources.execution_key(variables["id"].lower())) is not None:
+                (states if kind == resources.EXECUTION_RESOURCES[0] else results)[key].append(uri)
     keys = [key for text in dict.fromkeys(tasks) if (key := resources.execution_key(text)) is not None]
     visible: set[uuid.UUID] = set()
     if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
@@ -96,36 +104,12 @@ def admit_interests(
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
-            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(readings)),
+            *(subscriptions.ResourceUpdated(uri) for uri in of_catalogue),
         ),
         states={key: found for key, found in states.items() if key in visible},
         results={key: found for key, found in results.items() if key in visible},
         tasks=tuple(key for key in keys if key in visible),
     )
-
-
-def _find_resources(access: Access, addresses: Iterable[str]) -> Iterator[Found]:
-    for uri in addresses:
-        with contextlib.suppress(resources.UnknownResource):
-            kind, variables = resources.find_kind(uri)
-            if kind.is_open_to(access.scopes):
-                yield kind, resources.Reading(access, uri, variables)
-
-
-def _readable_of_catalogue(readings: Iterable[Found]) -> Iterator[str]:
-    for kind, reading in readings:
-        if kind not in resources.EXECUTION_RESOURCES:
-            with contextlib.suppress(resources.UnknownResource):
-                kind.read(reading)
-                yield reading.uri
-
-
-def _addresses_of(wanted: Collection[resources.ResourceKind], readings: Iterable[Found]) -> Addresses:
-    found: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
-    for kind, reading in readings:
-        if kind in wanted and (key := resources.execution_key(reading.variables["id"].lower())) is not None:
-            found[key].append(reading.uri)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

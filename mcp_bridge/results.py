@@ -179,7 +179,11 @@ def _output_result(
     if missing := execution.error or content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
-        return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
+        first, *others = shown or [TextContent(text="")]
+        if content.has_blocks(execution) or not isinstance(first, TextContent):
+            # A block of its own before those of an engine, which stay unchanged.
+            return CallToolResult(content=[TextContent(text=words), *shown], is_error=True)
+        return CallToolResult(content=[TextContent(text=f"{words}\n\n{first.text}"), *others], is_error=True)
     structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=shown, structured_content=structured)
 
@@ -189,14 +193,6 @@ def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bo
     return content.show_blocks(
         execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
     )
-
-
-def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
-    """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
-    first, *others = shown or [TextContent(text="")]
-    if content.has_blocks(execution) or not isinstance(first, TextContent):
-        return [TextContent(text=words), *shown]
-    return [TextContent(text=f"{words}\n\n{first.text}"), *others]
 
 
 def _broken_promise(execution: Execution) -> str:
