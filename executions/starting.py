@@ -64,8 +64,8 @@ def admit(tight: queue.Limits, limits: queue.Limits, caller: Caller) -> bool:
     return False
 
 
-class _Remembered:
-    """The admissions at the last count, and this process's own since then.
+class _AdmissionCounts:
+    """Holds the admissions at the last count, and this process's own since then.
 
     Far from every limit a call costs neither a query nor a lock. That is safe as long as all processes
     together cannot fill, between a count and the commit of a record, the margin left of each limit: the
@@ -108,7 +108,7 @@ class _Remembered:
             self._occupancy.update(limits.keys())
 
 
-remembered = _Remembered()
+remembered = _AdmissionCounts()
 
 
 def forget_admissions() -> None:

@@ -344,8 +344,11 @@ async def wait_set_for(access: Access) -> int | None:
 def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     is_settled = execution.is_settled
-    if not is_settled and call.ask is None and (asked := _questions_to_client(execution, call)):
-        return input_required(execution, asked)
+    if call.ask is None and not call.takes_tasks and (execution.is_unapproved or execution.is_asking):
+        # A call that continues has already asked for the approval.
+        asked = requests_of(execution, frozenset() if call.continues else call.elicits())
+        if asked:
+            return input_required(execution, asked)
     workflow = execution.workflow
     is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
@@ -371,14 +374,6 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     if present:
         result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
-
-
-def _questions_to_client(execution: Execution, call: ToolCall) -> dict[str, Any]:
-    """Returns what the answer to the call asks; empty: nothing."""
-    if call.takes_tasks or not (execution.is_unapproved or execution.is_asking):
-        return {}
-    # A call that continues has already asked for the approval.
-    return requests_of(execution, frozenset() if call.continues else call.elicits())
 
 
 def _name_instead_of(called: str, access: Access) -> str:
