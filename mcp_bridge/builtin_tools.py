@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.database import run_in_database
 from catalogue.descriptions import (
     Mode,

@@ -16,9 +16,9 @@ from schemathesis.generation.modes import GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi import checks
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Source
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.admin.window import make_everything, make_http_tool
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414

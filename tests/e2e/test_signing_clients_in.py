@@ -371,7 +371,7 @@ def test_mcp_remote_signs_a_user_in_for_clients_that_only_start_programs(
 
 MAY = """
 from django.contrib.auth.models import Permission, User
-from catalogue.permissions import permissions_behind
+from access.permissions import permissions_behind
 names = [one.partition(".")[2] for scope in {scopes} for one in permissions_behind(scope)]
 User.objects.get(username={username!r}).user_permissions.set(Permission.objects.filter(codename__in=names))
 """

@@ -28,7 +28,7 @@ import asyncio, sys
 import django
 django.setup()
 from catalogue.connections import close_connectors
-from catalogue.access import Caller
+from access.callers import Caller
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
 from executions.waiting import start_and_wait
