@@ -71,8 +71,13 @@ class _ToLoguru(logging.Handler):
             # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
             message, exception = message.partition("\n")[0], None
         if record.name == CONSUMER and message.startswith(UNKNOWN_TASK):
-            # Celery gives a traceback, and hints for who writes tasks.
-            level, message, exception = "WARNING", _describe_unknown_task(message), None
+            # Celery gives a traceback, and hints for who writes tasks. During an upgrade, beat of the next
+            # version sends it to workers that are not yet replaced.
+            task, level, exception = message.partition("'")[2].partition("'")[0], "WARNING", None
+            message = (
+                f"This worker's version has no task {task}, which a process of another version sent; it was "
+                "dropped. Restart this worker with that version. During an upgrade, restart beat last."
+            )
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
         begins = RECURRING.get(record.name)
@@ -91,15 +96,6 @@ class _ToLoguru(logging.Handler):
                 entry["extra"]["recurring"] = recurring
 
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
-
-
-def _describe_unknown_task(message: str) -> str:
-    """Beat of the next version sends it to workers that are not yet replaced."""
-    task = message.partition("'")[2].partition("'")[0]
-    return (
-        f"This worker's version has no task {task}, which a process of another version sent; it was dropped. "
-        "Restart this worker with that version. During an upgrade, restart beat last."
-    )
 
 
 def _is_refusal(record: logging.LogRecord) -> bool:

@@ -399,7 +399,16 @@ class Subscriptions:
                     addresses=uris,
                     tasks=tasks,
                 )
-                listener = _Listener(context, subscription_id, _honoured(interests, uris))
+                # What is not honoured is left out instead of being false.
+                honoured: dict[str, Any] = {
+                    name: True for name, event in LISTS.items() if event in interests.events
+                }
+                if interests.tasks:
+                    honoured["taskIds"] = [str(key) for key in interests.tasks]
+                admitted = interests.addresses
+                subscribed = [uri for uri in uris if uri in admitted]
+                shown = types.SubscriptionFilter(resource_subscriptions=subscribed or None, **honoured)
+                listener = _Listener(context, subscription_id, shown)
                 changes = Notifier(
                     stream=stream,
                     interests=interests,
@@ -437,16 +446,6 @@ class _Listener:
 
     async def _send(self, notification: Any) -> None:
         await self.context.session.send_notification(notification, self.subscription_id)
-
-
-def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
-    """Omits what is not honoured instead of setting it to false."""
-    addresses = interests.addresses
-    honoured: dict[str, Any] = {name: True for name, event in LISTS.items() if event in interests.events}
-    if interests.tasks:
-        honoured["taskIds"] = [str(key) for key in interests.tasks]
-    subscribed = [uri for uri in uris if uri in addresses]
-    return types.SubscriptionFilter(resource_subscriptions=subscribed or None, **honoured)
 
 
 def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:

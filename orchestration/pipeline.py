@@ -110,7 +110,12 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     except StageFailed as error:
         raise error.preceded_by(_before_that(first)) from error
     if isinstance(second, _Objection):
-        raise StageFailed(_refused_twice(first, second), failure=second.failure)
+        is_readable = second.failure == Failure.PROPOSAL_REFUSED
+        what = "The model's proposal was refused" if is_readable else "The model returned no usable answer"
+        again = "again " if first.failure == second.failure else ""
+        message = f"{what}, {again}after a second request. Nothing was sent. {_words_of(second)}"
+        before = "" if first.message == second.message else f" {_before_that(first)}"
+        raise StageFailed(f"{message}{before}", failure=second.failure)
     return Selection(approved=second, rounds=2, warnings=_warnings(unknown))
 
 
@@ -171,14 +176,6 @@ def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
         return _Objection(str(error), Failure.MODEL_ANSWER)
     except ProposalRefused as error:
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
-
-
-def _refused_twice(first: _Objection, second: _Objection) -> str:
-    is_readable = second.failure == Failure.PROPOSAL_REFUSED
-    what = "The model's proposal was refused" if is_readable else "The model returned no usable answer"
-    when = "again after a second request" if first.failure == second.failure else "after a second request"
-    message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
-    return message if first.message == second.message else f"{message} {_before_that(first)}"
 
 
 def _before_that(first: _Objection) -> str:
