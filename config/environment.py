@@ -37,8 +37,8 @@ DATABASES = ("sqlite", "postgres", "postgresql")
 IN_MEMORY = ":memory:"
 UNPARSED = "cannot be parsed; in a password, write characters such as / and # as %2F and %23"
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
-SHORTEST_KEY = 32
-SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
+MIN_KEY = 32
+MIN_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 ADDRESS = re.compile(rf"(?!\.)({HOST.pattern})(:\d+)?")
 ORIGIN = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{ADDRESS.pattern}/?")  # Also of desktop applications
@@ -155,9 +155,9 @@ def _check_database(value: SecretStr) -> SecretStr:
 
 
 def _check_key(value: SecretStr) -> SecretStr:
-    if 0 < len(value.get_secret_value()) < SHORTEST_KEY:
+    if 0 < len(value.get_secret_value()) < MIN_KEY:
         raise ValueError(
-            f"must have at least {SHORTEST_KEY} random characters, such as the output of "
+            f"must have at least {MIN_KEY} random characters, such as the output of "
             "`openssl rand -base64 48`; put the current key into SECRET_KEY_FALLBACKS so that data encrypted "
             "with it can still be read"
         )
@@ -171,7 +171,7 @@ def _check_proxy(value: SecretStr) -> SecretStr:
 
 def _can_sign(secret: str) -> bool:
     try:
-        return len(secret) >= SHORTEST_KEY and len(signing_key(secret)) >= SHORTEST_WEBHOOK_KEY
+        return len(secret) >= MIN_KEY and len(signing_key(secret)) >= MIN_WEBHOOK_KEY
     except ValueError:
         return False
 
@@ -665,8 +665,8 @@ class Environment(BaseSettings):
         if self.approval_webhook_url and not _can_sign(self.approval_webhook_secret.get_secret_value()):
             raise ValueError(
                 f"CATALOGUE_APPROVAL_WEBHOOK_SECRET: must be `whsec_` followed by at least "
-                f"{SHORTEST_WEBHOOK_KEY} random bytes in Base64, such as the output of "
-                f"`openssl rand -base64 32`, or at least {SHORTEST_KEY} other characters"
+                f"{MIN_WEBHOOK_KEY} random bytes in Base64, such as the output of "
+                f"`openssl rand -base64 32`, or at least {MIN_KEY} other characters"
             )
         return self
 
@@ -706,7 +706,7 @@ def read_environment() -> Environment:
 
 
 def secret_variables() -> dict[str, str]:
-    """Those that settings of sources may refer to."""
+    """Returns those that settings of sources may refer to."""
     return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
 
 
@@ -747,7 +747,7 @@ class LiveSettings:
         return self._values[name]
 
     def given(self, name: str) -> Any:
-        """The environment's value."""
+        """Returns the environment's value."""
         return self._values[name]
 
     def __or__(self, other: Mapping[str, Any]) -> Self:

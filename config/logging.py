@@ -54,8 +54,8 @@ RECURRING = {  # Loggers, and how the messages begin that they repeat with each 
     CONSUMER: ("consumer: Cannot connect", UNKNOWN_TASK),
 }
 AGAIN_SECONDS = 300.0  # Within which a recurring problem has one line, or as many as the next line says
-MOST_LINES = {REFUSED: 100}
-MOST_RECURRING = 500
+MAX_LINES = {REFUSED: 100}
+MAX_RECURRING = 500
 
 
 class _ToLoguru(logging.Handler):
@@ -71,11 +71,18 @@ class _ToLoguru(logging.Handler):
             # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
             message, exception = message.partition("\n")[0], None
         if record.name == CONSUMER and message.startswith(UNKNOWN_TASK):
-            # Celery gives a traceback, and hints for who writes tasks.
-            level, message, exception = "WARNING", _describe_unknown_task(message), None
+            # Celery gives a traceback, and hints for who writes tasks. During an upgrade, beat of the next
+            # version sends it to workers that are not yet replaced.
+            task, level, exception = message.partition("'")[2].partition("'")[0], "WARNING", None
+            message = (
+                f"This worker's version has no task {task}, which a process of another version sent; it was "
+                "dropped. Restart this worker with that version. During an upgrade, restart beat last."
+            )
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
-        recurring = REFUSED if is_refusal else _recurring_problem(record)
+        begins = RECURRING.get(record.name)
+        repeats = begins is not None and record.getMessage().startswith(begins)
+        recurring = REFUSED if is_refusal else f"{record.name}: {record.msg}" if repeats else ""
         error = exception[1] if isinstance(exception, tuple) else None
         raised = RAISED.match(message) if is_not_migrated(error) or _is_outage(error) else None
         if raised and record.name.startswith("celery."):
@@ -91,33 +98,18 @@ class _ToLoguru(logging.Handler):
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
 
 
-def _describe_unknown_task(message: str) -> str:
-    """Beat of the next version sends it to workers that are not yet replaced."""
-    task = message.partition("'")[2].partition("'")[0]
-    return (
-        f"This worker's version has no task {task}, which a process of another version sent; it was dropped. "
-        "Restart this worker with that version. During an upgrade, restart beat last."
-    )
-
-
 def _is_refusal(record: logging.LogRecord) -> bool:
-    """Whether a request is at fault. Scans of the network send any number of these."""
+    """Returns whether a request is at fault. Scans of the network send any number of these."""
     if record.name == "django.request":
         return BAD_REQUEST <= getattr(record, "status_code", 0) < SERVER_ERROR
     is_unreadable = record.name == "uvicorn.error" and record.msg == "Invalid HTTP request received."
     return is_unreadable or record.name.startswith("django.security.")
 
 
-def _recurring_problem(record: logging.LogRecord) -> str:
-    begins = RECURRING.get(record.name)
-    repeats = begins is not None and record.getMessage().startswith(begins)
-    return f"{record.name}: {record.msg}" if repeats else ""
-
-
 class _Once:
     """Lets an entry with `logger.bind(recurring=problem)` through once in some minutes for each problem, with
     the number of those that it has left out. While a server is away, each request and tick has the same.
-    Problems of `MOST_LINES` are let through more often."""
+    Problems of `MAX_LINES` are let through more often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +119,7 @@ class _Once:
         problem = record["extra"].get("recurring")
         if problem is None:
             return True
-        now, most = time.monotonic(), MOST_LINES.get(problem, 1)
+        now, most = time.monotonic(), MAX_LINES.get(problem, 1)
         with self._lock:
             since, came = self._shown.pop(problem, (float("-inf"), 0))
             left_out = 0
@@ -135,7 +127,7 @@ class _Once:
                 since, came, left_out = now, 0, max(0, came - most)
             # The end of the dictionary has the latest.
             self._shown[problem] = (since, came + 1)
-            if len(self._shown) > MOST_RECURRING:
+            if len(self._shown) > MAX_RECURRING:
                 del self._shown[next(iter(self._shown))]
         if left_out:
             record["message"] += f" ({left_out:,} more of these were not logged)"
@@ -201,7 +193,7 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def _is_outage(error: BaseException | None) -> bool:
-    """Whether the database cannot be used, whatever the query: it is away, or its disk is full."""
+    """Returns whether the database cannot be used, whatever the query: it is away, or its disk is full."""
     if not isinstance(error, OperationalError):
         return False
     sqlstate = getattr(error.__cause__, "sqlstate", "")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +20,6 @@ from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from loguru import logger
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -90,7 +89,6 @@ class Readiness:
         # By name. Needs a thread that may use the database.
         self.checks = Remembered(self._look, REMEMBERED_SECONDS)
         self._looking: asyncio.Future[dict[str, Check]] | None = None
-        self._last_sign: tuple[datetime, datetime] | None = None  # When it was looked for, and its date
 
     async def checks_in_time(self) -> dict[str, Check]:
         """Many probes wait for one look: each would otherwise hold one of the few threads that serve calls
@@ -128,17 +126,9 @@ class Readiness:
             "database": Check(True, "It responds."),
             "migrations": migrations,
             "broker": (broker := self._check_broker()),
-            "beat": _check_beat(presence, has_broker=broker.ok, is_new=(is_new := self._is_new(presence))),
-            "workers": _check_workers(presence, is_new=is_new),
+            "beat": _check_beat(presence, has_broker=broker.ok),
+            "workers": _check_workers(presence),
         }
-
-    def _is_new(self, presence: WorkerPresence | None) -> bool:
-        """Whether a worker gave a sign since the last look, but dated it before that: its clock is behind."""
-        now, before = timezone.now(), self._last_sign
-        self._last_sign = (now, now - _age_of_last_sign(presence)) if presence else None
-        if self._last_sign is None or before is None:
-            return False
-        return before[1] < self._last_sign[1] < before[0] - SILENCE
 
     def _check_migrations(self) -> Check:
         """Checked until all are applied, because they are not reverted while a process runs."""
@@ -154,17 +144,8 @@ def _log_problem(what: str, why: object) -> None:
 
 
 def _check_broker() -> Check:
-    address = settings.CELERY_BROKER_URL.get_secret_value()
-    return _embedded_broker() if address.startswith(f"{SCHEME}:") else _broker_server()
-
-
-def _without_database(reason: str, *, broker: Check) -> dict[str, Check]:
-    lost = Check(False, UNKNOWN)
-    of_database = {"database": Check(False, reason), "migrations": lost}
-    return {**of_database, "broker": broker, "beat": lost, "workers": lost}
-
-
-def _embedded_broker() -> Check:
+    if not settings.CELERY_BROKER_URL.get_secret_value().startswith(f"{SCHEME}:"):
+        return _check_broker_server()
     folder = settings.DATA_DIR / "broker" / "messages"
     probe = folder / ".probe"
     try:
@@ -178,7 +159,13 @@ def _embedded_broker() -> Check:
     return Check(True, "Embedded: its folder is writable.")
 
 
-def _broker_server() -> Check:
+def _without_database(reason: str, *, broker: Check) -> dict[str, Check]:
+    lost = Check(False, UNKNOWN)
+    of_database = {"database": Check(False, reason), "migrations": lost}
+    return {**of_database, "broker": broker, "beat": lost, "workers": lost}
+
+
+def _check_broker_server() -> Check:
     try:
         options = current_app.conf.broker_transport_options
         limits = dict.fromkeys(options.keys() & REDIS_LIMITS, BROKER_PATIENCE_SECONDS)
@@ -194,13 +181,13 @@ def _broker_server() -> Check:
     return Check(True, "It responds.")
 
 
-def _check_beat(presence: WorkerPresence | None, *, has_broker: bool, is_new: bool) -> Check:
+def _check_beat(presence: WorkerPresence | None, *, has_broker: bool) -> Check:
     if presence is None or presence.seen_at == WorkerPresence.NEVER:
         ahead = -_age_of_last_sign(presence) if presence else timedelta()
         advice = _differ(ahead) if ahead > SILENCE else f"Are a worker and beat running? {CLOCKS}"
         return Check(False, f"No tick has been processed yet. {advice}")
     age = timezone.now() - presence.seen_at
-    if age < -SILENCE or is_new:
+    if age < -SILENCE:
         return Check(False, _differ(-age))
     if age < SILENCE:
         age = max(age, timedelta())
@@ -214,27 +201,27 @@ def _check_beat(presence: WorkerPresence | None, *, has_broker: bool, is_new: bo
     return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
 
-def _check_workers(presence: WorkerPresence | None, *, is_new: bool) -> Check:
+def _check_workers(presence: WorkerPresence | None) -> Check:
     if presence is None:
         return Check(False, "No worker has been seen yet.")
     if presence.process and abs(timezone.now() - presence.seen_at) < SILENCE:
         return Check(True, "This process does the work of the workers itself.")
     age = _age_of_last_sign(presence)
-    if age < -SILENCE or is_new:
+    if age < -SILENCE:
         return Check(False, _differ(-age))
-    seconds = max(age, timedelta()).total_seconds()
-    return Check(age < SILENCE, f"A worker was last seen {seconds:.0f} s ago.")
+    seen = f"A worker was last seen {max(age, timedelta()).total_seconds():.0f} s ago."
+    # The clock of one that is running may be behind.
+    return Check(True, seen) if age < SILENCE else Check(False, f"{seen} Is one running? {CLOCKS}")
 
 
 def _age_of_last_sign(presence: WorkerPresence) -> timedelta:
-    """The smaller distance from now counts: either sign may be from before the clock was set."""
+    """Returns the smaller distance from now: either sign may be from before the clock was set."""
     signs = (presence.seen_at, presence.worker_at or presence.seen_at)
     return min((timezone.now() - sign for sign in signs), key=abs)
 
 
 def _differ(ahead: timedelta) -> str:
-    seconds = ahead.total_seconds()
-    by = f"{abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this process"
+    by = f"{ahead.total_seconds():.0f} s ahead of this process"
     return f"The clocks differ: the last sign of a worker is dated {by}. Compare the clocks of the processes."
 
 
@@ -295,19 +282,9 @@ async def show_metrics(request: Request) -> Response:
 
 
 def collect() -> bytes:
-    """The metrics of this process, of others with the same data folder, and of the database. The latter are
-    missing while the database cannot be queried; `catalogue_ready` shows that."""
+    """Returns the metrics of this process, of others with the same data folder, and of the database. The
+    latter are missing while the database cannot be queried; `catalogue_ready` shows that."""
     checks = readiness.checks()
-    families = [*publication.families(), *_readiness(checks)]
-    if checks["database"].ok and checks["migrations"].ok:
-        try:
-            families += _measures()
-        except (DatabaseError, InterfaceError) as error:
-            logger.error("Metrics are incomplete: the database cannot be queried: {}", error)
-    return metrics.exposition(families)
-
-
-def _readiness(checks: dict[str, Check]) -> list[Metric]:
     build = GaugeMetricFamily("catalogue_build_info", "The version, as a label.", labels=["version"])
     build.add_metric([settings.VERSION], 1)
     family = GaugeMetricFamily(
@@ -315,7 +292,13 @@ def _readiness(checks: dict[str, Check]) -> list[Metric]:
     )
     for name, check in checks.items():
         family.add_metric([name], check.ok)
-    return [build, family]
+    families = [*publication.families(), build, family]
+    if checks["database"].ok and checks["migrations"].ok:
+        try:
+            families += _measures()
+        except (DatabaseError, InterfaceError) as error:
+            logger.error("Metrics are incomplete: the database cannot be queried: {}", error)
+    return metrics.exposition(families)
 
 
 _measures = Remembered(read_measures, MEASURES_SECONDS)

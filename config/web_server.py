@@ -46,8 +46,8 @@ from telemetry import metrics
 
 APPLICATION = "config.asgi:application"
 KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
-MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
-FEWEST_CONNECTIONS = 100
+MAX_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
+MIN_CONNECTIONS = 100
 FORCE_SECONDS = 3.0  # After the grace, for closing everything
 ANSWER_SECONDS = 2.0  # Of a graceful end, for sending what waiting calls are answered with
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data
@@ -212,7 +212,7 @@ class BoundedProtocol(AnnouncingProtocol):
 
 
 def configure_server(application: Any, **options: Any) -> uvicorn.Config:
-    """The configuration of every web process. `options` are uvicorn's."""
+    """Returns the configuration of every web process. `options` are uvicorn's."""
     usual: dict[str, Any] = {
         "http": BoundedProtocol,
         "ws": "none",
@@ -256,28 +256,25 @@ def _end_by_force(grace: int) -> None:
 
 
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
+    # As many connections as the limit on open files allows besides everything else.
+    wanted = MAX_CONNECTIONS + OTHER_FILES
+    soft, hard = (
+        wanted if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    allowed = min(wanted, hard)
+    if soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     config = configure_server(
         APPLICATION,
         host=host,
         port=port,
         timeout_graceful_shutdown=graceful_seconds,
-        limit_concurrency=_most_connections(),
+        limit_concurrency=max(allowed - OTHER_FILES, MIN_CONNECTIONS),
     )
     # It would end every stream at the signal, those of waiting calls too, which then have no answer.
     AppStatus.enable_automatic_graceful_drain = False
     Server(config).run()
-
-
-def _most_connections() -> int:
-    """As many as the limit on open files allows besides everything else."""
-    wanted = MOST_CONNECTIONS + OTHER_FILES
-    soft, hard = (
-        wanted if limit == resource.RLIM_INFINITY else limit
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    if soft < (allowed := min(wanted, hard)):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(min(wanted, hard) - OTHER_FILES, FEWEST_CONNECTIONS)
 
 
 class _NoPlace(Exception):

@@ -28,7 +28,7 @@ _under_way: set[asyncio.Task[Any]] = set()  # Keeps tasks alive: the loop holds 
 
 
 def begin(steps: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
-    """Run in a task that outlives a cancelled request: a call cut off half-way leaves an unknown run."""
+    """Runs in a task that outlives a cancelled request: a call cut off half-way leaves an unknown run."""
     task = asyncio.create_task(steps)
     _under_way.add(task)
     task.add_done_callback(_forget)
@@ -36,7 +36,7 @@ def begin(steps: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Log the error: the request that would have raised it may be gone."""
+    """Logs an error, as the request that would have raised it may be gone."""
     _under_way.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.opt(exception=error).error("A step of an execution failed")
@@ -55,7 +55,7 @@ async def finish_steps() -> None:
 
 
 def hold_and_read(execution: Execution, *, holder: str) -> Execution:
-    """Take or renew the lease if it is free, then read the row: one read earlier may be stale."""
+    """Takes or renews the lease if it is free, then reads the row: one read earlier may be stale."""
     execution.hold(holder=holder, until=timezone.now() + LEASE)
     return read_execution(execution.pk)
 
@@ -67,8 +67,8 @@ def read_execution(execution_id: uuid.UUID) -> Execution:
 async def advance(
     execution: Execution, *, waited_for: bool = False, on_progress: Callable[[], None] | None = None
 ) -> None:
-    """Do the next step; with `waited_for`, poll as often as the engine allows. `on_progress` is called when
-    progress during the start has been recorded."""
+    """Does the next step; with `waited_for`, polls as often as the engine allows. `on_progress` is called
+    when progress during the start has been recorded."""
     step = "poll" if execution.state == State.RUNNING else "start"
     with traces.step(f"{step} {execution.tool_name}", execution=execution.pk):
         try:
@@ -80,8 +80,9 @@ async def advance(
                 await start_again(execution)
             elif execution.state == State.RUNNING:
                 await follow(execution, waited_for=waited_for)
-        except Exception:  # noqa: BLE001 - it is logged
-            await record_bug(execution)
+        except Exception:  # noqa: BLE001 - it delays this execution, or costs its result, but stops no other
+            log_of(execution).exception("Advancing the execution failed")
+            await run_in_database(_record_internal_error, execution)
 
 
 async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:
@@ -92,28 +93,17 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
             with renewing_lease(execution.pk, holder=holder):
                 await advance(execution, waited_for=waited_for)
         finally:
-            await release_lease(execution, holder=holder)
-            admit_next(execution)
+            await end_steps(execution, holder=holder)
             if execution.is_settled:
                 wake(execution.pk)
 
 
-def admit_next(execution: Execution) -> None:
-    """Admit a queued execution to the slot of one that has ended, without waiting for the tick."""
-    if execution.is_settled and may_be_queued.is_set():
-        begin(admit_soon())
-
-
-async def release_lease(execution: Execution, *, holder: str) -> None:
+async def end_steps(execution: Execution, *, holder: str) -> None:
+    """Releases the lease, and gives the slot of an execution that has ended to a queued one."""
     if execution.lease_holder == holder:
         await run_in_database(execution.release_lease, holder=holder)
-
-
-def record_bug(execution: Execution) -> asyncio.Future[None]:
-    """Contain the error that is being handled: it delays this execution, or costs its result past the
-    deadline, but stops no other."""
-    log_of(execution).exception("Advancing the execution failed")
-    return run_in_database(_record_internal_error, execution)
+    if execution.is_settled and may_be_queued.is_set():
+        begin(admit_soon())  # Without waiting for the tick
 
 
 def _record_internal_error(execution: Execution) -> None:

@@ -42,7 +42,7 @@ WEBHOOK_SECONDS = 15.0
 AT_ONCE = 100
 SHOWN_ARGUMENTS = 4_000
 MOST_APPROVERS = 200
-LONGEST_ERROR = 500
+MAX_ERROR = 500
 
 
 class NotSent(Exception):
@@ -104,7 +104,7 @@ def _send(notice: ApprovalNotice) -> bool:
         now = timezone.now()
         pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=LONGEST_SECONDS)
         notice.next_attempt_at = now + timedelta(seconds=pause)
-        notice.error = shorten(printable(str(why)), LONGEST_ERROR)
+        notice.error = shorten(printable(str(why)), MAX_ERROR)
         is_over = notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER
         notice.given_up_at = now if is_over else None
         notice.save(update_fields=["next_attempt_at", "error", "given_up_at"])
@@ -127,7 +127,7 @@ def _log_of(notice: ApprovalNotice, problem: str) -> Any:
 
 
 def describe(notice: ApprovalNotice, approval: Approval) -> dict[str, Any]:
-    """The body of a webhook."""
+    """Returns the body of a webhook."""
     execution = approval.execution
     return {
         "type": f"approval.{notice.kind}",

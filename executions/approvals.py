@@ -53,7 +53,7 @@ from executions.refusals import Busy
 from executions.wakeups import request_poll, wake
 
 PERMISSION = "executions.decide_approval"
-LONGEST_MINUTES = 30 * 24 * 60
+MAX_MINUTES = 30 * 24 * 60
 OWN_CALL = "You cannot approve your own call here; another person must decide."
 LONGEST_WORDS = 2_000
 SWEPT_AT_ONCE = 100
@@ -94,7 +94,7 @@ class Binding:
 
 
 def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
-    """Whether the call with these settled arguments needs approval."""
+    """Returns whether the call with these settled arguments needs approval."""
     reasons = [f"Each call of {workflow.tool_name} needs approval."] if workflow.approval_required else []
     toolsets: Iterable[Toolset] = workflow.approving_toolsets
     reasons += [f"Each call of the toolset {toolset.slug} needs approval." for toolset in toolsets]
@@ -209,8 +209,8 @@ def decide(
         raise NotDecided(f"Nothing was decided: the text must be at most {LONGEST_WORDS:,} characters long.")
     if verdict == Verdict.REFUSE and not words:
         raise NotDecided("Nothing was decided: give a reason for the refusal; the caller sees it.")
-    if minutes is not None and not 1 <= minutes <= LONGEST_MINUTES:
-        raise NotDecided(f"Nothing was decided: the period must be from 1 to {LONGEST_MINUTES:,} minutes.")
+    if minutes is not None and not 1 <= minutes <= MAX_MINUTES:
+        raise NotDecided(f"Nothing was decided: the period must be from 1 to {MAX_MINUTES:,} minutes.")
     with transaction.atomic():
         approval, execution = _lock(key)
         if approval.is_waiting and _refresh_workflow(execution) is not None:
@@ -404,7 +404,7 @@ def end_expired() -> int:
 
 
 def end_outdated() -> int:
-    """Those whose workflow has changed: each is compared once more under its lock."""
+    """Ends those whose workflow has changed: each is compared once more under its lock."""
     waiting = Approval.objects.waiting().order_by()
     pairs = set(waiting.values_list("execution__workflow", "content"))
     known = Workflow.objects.select_related("source").in_bulk([key for key, _ in pairs if key])
@@ -461,7 +461,7 @@ def begin_if_approved(execution: Execution) -> bool:
 
 
 def lacks_approval(execution: Execution) -> bool:
-    """Whether a start that may have been sent must not be repeated."""
+    """Returns whether a start that may have been sent must not be repeated."""
     return _refresh_workflow(execution) is None or bool(_find_fault(execution, execution.known_workflow))
 
 
@@ -494,7 +494,7 @@ def _refresh_workflow(execution: Execution) -> int | None:
 
 
 def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
-    """Why it can never start, or the need that its approvals do not meet."""
+    """Returns why it can never start, or the need that its approvals do not meet."""
     if not (execution.approval_hash or workflow.may_need_approval):
         return None
     approval = Approval.objects.select_related("standing").filter(pk=execution.pk).first()

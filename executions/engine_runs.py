@@ -28,7 +28,7 @@ from executions.wakeups import request_poll, wake
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
-LONGEST_RUN_ID = 255
+MAX_RUN_ID = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class EngineRunPage:
 async def list_engine_runs(
     source: Source, wanted: RunFilter, *, page_size: int = DEFAULT_PAGE_SIZE, cursor: str = ""
 ) -> EngineRunPage:
-    """The latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
+    """Returns the latest first. Raises ConnectorError; Rejected for a query that the engine cannot read."""
 
     async def read() -> RunPage:
         async with connector_for(source) as connector:
@@ -150,8 +150,8 @@ async def resolve_as_ran(execution_id: str, output: Any = None, *, caller: Calle
 
 async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) -> Execution:
     execution = await run_in_database(_find_unconfirmed, execution_id, caller)
-    if not run_id.strip() or len(run_id) > LONGEST_RUN_ID or not run_id.isprintable():
-        raise UnknownRun(f"A run id must consist of 1 to {LONGEST_RUN_ID} printable characters.")
+    if not run_id.strip() or len(run_id) > MAX_RUN_ID or not run_id.isprintable():
+        raise UnknownRun(f"A run id must consist of 1 to {MAX_RUN_ID} printable characters.")
     same_run = Execution.objects.filter(run_id=run_id, source_name=execution.source_name)
     if other := await run_in_database(same_run.exclude(pk=execution.pk).first):
         raise UnknownRun(f"Run {run_id} belongs to execution {other.pk}. Nothing was changed.")

@@ -99,7 +99,14 @@ async def query_execution(
     async def query() -> Any:
         async with connector_of(execution) as connector:
             answered = await connector.query(execution.run, name, meant)
-        _check_answer(answered)
+        try:
+            size = len(json.dumps(answered, allow_nan=False))
+        except (TypeError, ValueError):
+            raise InvalidAnswer("The run's answer is not JSON.") from None
+        if size > (limit := settings.CATALOGUE.max_payload_bytes):
+            raise InvalidAnswer(
+                f"The run's answer is too large: {size:,} bytes exceed the limit of {limit:,}."
+            )
         return answered
 
     try:
@@ -114,7 +121,7 @@ async def query_execution(
 async def signal_execution(
     execution_id: str, name: str, arguments: dict[str, Any], *, caller: Caller
 ) -> Execution:
-    """Send the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
+    """Sends the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
     refusal = await asyncio.shield(begin(_send_signal(execution, name, meant, caller)))
     if refusal is not None:
@@ -148,11 +155,15 @@ async def _send_signal(
 async def _admit(
     execution_id: str, kind: InteractionKind, name: str, arguments: dict[str, Any], caller: Caller
 ) -> tuple[Execution, dict[str, Any]]:
-    """The execution and the checked arguments. Raises InteractionRefused."""
+    """Returns the execution and the checked arguments. Raises InteractionRefused."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.workflow is None:
         raise NotNow("Its workflow was deleted, so the engine can no longer be asked about the run.")
-    if not await _is_supported(execution, kind):
+    try:
+        capabilities = await read_capabilities(execution)
+    except ConnectorError as error:
+        raise EngineUnavailable(error.message) from None
+    if not (capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal):
         raise NotSupported(execution, kind)
     declared = {one.name: one for one in interactions_of(execution.workflow, kind)}
     if (wanted := declared.get(name)) is None:
@@ -170,16 +181,8 @@ async def _admit(
     return execution, checked.arguments
 
 
-async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
-    try:
-        capabilities = await read_capabilities(execution)
-    except ConnectorError as error:
-        raise EngineUnavailable(error.message) from None
-    return capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal
-
-
 def why_not_now(execution: Execution, kind: InteractionKind) -> str:
-    """Why the execution's state rules it out; empty if it does not."""
+    """Returns why the execution's state rules it out; empty if it does not."""
     if execution.state == State.UNCONFIRMED:
         return "It is not known whether it is running; an administrator must find out."
     if execution.run_id:
@@ -194,16 +197,6 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     if execution.cached_at is not None:
         return "It was answered from the result cache, without a run."
     return f"It is {execution.get_state_display()} and never ran."
-
-
-def _check_answer(value: Any) -> None:
-    """Raises InvalidAnswer."""
-    try:
-        size = len(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError):
-        raise InvalidAnswer("The run's answer is not JSON.") from None
-    if size > (limit := settings.CATALOGUE.max_payload_bytes):
-        raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes exceed the limit of {limit:,}.")
 
 
 def _refusal(error: ConnectorError, name: str) -> InteractionRefused:
@@ -232,7 +225,7 @@ class Cancellation:
 
 
 async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -> Cancellation:
-    """Request the cancellation, immediately if the lease is free; `by` is recorded instead of the caller."""
+    """Requests the cancellation, immediately if the lease is free; `by` is recorded instead of the caller."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)

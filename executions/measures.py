@@ -75,10 +75,6 @@ def _of_sources() -> list[Metric]:
         if refreshed_at is not None:
             last.add_metric([name], refreshed_at.timestamp())
         failures.add_metric([name], failed)
-    return [up, last, failures, _registered(sources), _workflows([name for _, name, *_ in sources])]
-
-
-def _registered(sources: Sequence[tuple[Any, ...]]) -> Metric:
     ratio = _gauge(
         "workflows_registered_ratio",
         "Share of the last listing's workflows that could be registered.",
@@ -88,7 +84,7 @@ def _registered(sources: Sequence[tuple[Any, ...]]) -> Metric:
     for _, name, *_, run_id in sources:
         if (run := runs.get(run_id)) is not None and (listed := run.found + run.skipped_count):
             ratio.add_metric([name], run.found / listed)
-    return ratio
+    return [up, last, failures, ratio, _workflows([name for _, name, *_ in sources])]
 
 
 def _workflows(shown: Sequence[str]) -> Metric:

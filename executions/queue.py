@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ Occupancy = Counter[ConcurrencyLimit]
 
 
 def limits_on(workflow: Workflow, caller: str) -> Limits:
-    """Every limit that such an execution counts for, and what it is."""
+    """Returns every limit that such an execution counts for."""
     return {
         GLOBAL: settings.CATALOGUE.max_concurrent_executions,
         ConcurrencyLimit(CALLER, caller): settings.CATALOGUE.max_concurrent_per_caller,
@@ -55,7 +55,7 @@ def limits_on(workflow: Workflow, caller: str) -> Limits:
 
 
 def read_occupancy() -> Occupancy:
-    """Count all active executions at once, to decide about many. Skips sources without a limit."""
+    """Counts all active executions at once, to decide about many. Skips sources without a limit."""
     occupancy = Occupancy()
     limited = Workflow.objects.exclude(source__max_concurrent=None).order_by()
     source_of = dict(limited.values_list("pk", "source"))
@@ -93,38 +93,31 @@ class Waiting:
     limits: Limits
 
 
-@dataclass(slots=True)
-class Choice:
-    chosen: list[uuid.UUID] = field(default_factory=list)
-    is_cut: bool = False  # It reached `at_most`; more might be admitted
-
-
-def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> Choice:
-    """Choose the executions to admit, and add them to the occupancy. `queue` is in order of arrival."""
-    choice = Choice()
+def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> list[uuid.UUID]:
+    """Chooses the executions to admit, and adds them to the occupancy. `queue` is in order of arrival."""
+    chosen: list[uuid.UUID] = []
     lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
     for position, waiting in enumerate(queue):
         lines[waiting.caller].append((position, waiting))
     heads = [_turn(line, occupancy) for line in lines.values()]
     heapq.heapify(heads)
-    while heads and not choice.is_cut:
+    while heads and len(chosen) < at_most:
         line = lines[heapq.heappop(heads)[2]]
         _, waiting = line.popleft()
         full = {limit for limit, most in waiting.limits.items() if most and occupancy[limit] >= most}
         if not full:
-            choice.chosen.append(waiting.key)
-            choice.is_cut = len(choice.chosen) >= at_most
+            chosen.append(waiting.key)
             occupancy.update(waiting.limits.keys())
         # A full scope stays full for the rest of this choice, so each execution is checked once.
         if GLOBAL in full:
             break
         if line and ConcurrencyLimit(CALLER, waiting.caller) not in full:
             heapq.heappush(heads, _turn(line, occupancy))
-    return choice
+    return chosen
 
 
 def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, int, str]:
-    """Sort key of a caller: fewest running executions, then the oldest call."""
+    """Returns the sort key of a caller: fewest running executions, then the oldest call."""
     position, waiting = line[0]
     return occupancy[ConcurrencyLimit(CALLER, waiting.caller)], position, waiting.caller
 
@@ -135,7 +128,7 @@ ADMISSIONS = 0x7763_6164  # PostgreSQL's advisory lock; any number that nothing 
 
 
 def lock_admissions() -> None:
-    """Keep other processes from admitting until this transaction ends. SQLite has one writer anyway."""
+    """Keeps other processes from admitting until this transaction ends. SQLite has one writer anyway."""
     assert connection.in_atomic_block, "the lock is the transaction's"
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
@@ -147,7 +140,7 @@ _at_it = threading.Lock()
 
 
 async def admit_soon() -> None:
-    """Admit queued executions now; concurrent requests share one read of the queue."""
+    """Admits queued executions now; concurrent requests share one read of the queue."""
     _asked.set()
     while _asked.is_set() and _at_it.acquire(blocking=False):
         try:
@@ -182,22 +175,19 @@ def admit_batch() -> tuple[int, bool]:
         return 0, False
     may_be_queued.set()
     _end_unstartable()
-    choice = choose(_read_queue(), read_occupancy(), at_most=AT_A_TIME)
+    chosen = choose(_read_queue(), read_occupancy(), at_most=AT_A_TIME)
     # Skip locked rows: their lock may be held by a transaction that waits for ours.
-    rows = (
-        Execution.objects.queued()
-        .filter(pk__in=choice.chosen)
-        .select_for_update(skip_locked=True, no_key=True)
-    )
+    rows = Execution.objects.queued().filter(pk__in=chosen).select_for_update(skip_locked=True, no_key=True)
     admitted = [execution for execution in rows if execution.admit()]
     for execution in admitted:
         log_of(execution).info("Execution admitted")
     transaction.on_commit(partial(_start_admitted, admitted))
-    return len(admitted), choice.is_cut and bool(admitted)
+    # Of as many as were asked for, more might be admitted.
+    return len(admitted), len(chosen) == AT_A_TIME and bool(admitted)
 
 
 def _read_queue() -> list[Waiting]:
-    """The executions that may be admitted, in order. Without joins, which make SQLite read all history."""
+    """Returns the executions that may be admitted, in order. Joins would make SQLite read all history."""
     in_time = Execution.objects.queued().filter(deadline_at__gt=timezone.now())
     rows = list(in_time.values_list("pk", "caller", "workflow", "door"))
     columns = (

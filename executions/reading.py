@@ -78,11 +78,11 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
     return described
 
 
-MOST_AT_A_TIME = 50
+MAX_AT_A_TIME = 50
 
 
 def list_own_executions(
-    caller: Caller, *, state: str = "", tool_name: str = "", limit: int = MOST_AT_A_TIME, cursor: str = ""
+    caller: Caller, *, state: str = "", tool_name: str = "", limit: int = MAX_AT_A_TIME, cursor: str = ""
 ) -> Page[Execution]:
     """One query, without payloads; administrators too get only their own. Raises UnknownCursor."""
     wanted = Execution.objects.filter(caller.own)

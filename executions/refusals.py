@@ -7,7 +7,7 @@ from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
 
 LONGEST_KEY = 255
-LONGEST_LISTING = 20_000
+MAX_LISTING = 20_000
 # Added if an engine refuses arguments by a schema that differs from the exposed one.
 HELD_CHANGE = (
     "The engine has changed this workflow since a curator accepted it, which may be the cause. A curator "
@@ -49,7 +49,7 @@ class InvalidArguments(StartRefused):
 
 def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
     """One line each, the first in full; each may list all allowed values."""
-    room = LONGEST_LISTING
+    room = MAX_LISTING
     for number, problem in enumerate(problems):
         line = f"- {problem}"
         room -= len(line)

@@ -25,7 +25,7 @@ from executions.wakeups import wake
 Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their results, by key
 ANSWERS = "answers"  # In the client's description: which of MCP's capabilities for questions it has
 WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
-MOST_UNSENT = 100
+MAX_UNSENT = 100
 _listeners: dict[uuid.UUID, "RunListener"] = {}
 News = LogMessage | Progress
 
@@ -73,7 +73,7 @@ class Asker:
 
 
 def open_question(execution: Execution) -> Requests:
-    """What the client has yet to answer; empty if the run asks nothing."""
+    """Returns what the client has yet to answer; empty if the run asks nothing."""
     if not execution.is_asking:
         return {}
     asked = InputRequest.objects.filter(execution=execution.pk).first()
@@ -141,11 +141,11 @@ class RunListener:
         """`find_level`: None if its client wants no log messages."""
         self._find_level = find_level
         self._loop = asyncio.get_running_loop()
-        self._unsent: asyncio.Queue[News] = asyncio.Queue(MOST_UNSENT)
+        self._unsent: asyncio.Queue[News] = asyncio.Queue(MAX_UNSENT)
         self._level: str | None = None
 
     async def level(self) -> str:
-        """The lowest level that its client requested; empty if none."""
+        """Returns the lowest level that its client requested; empty if none."""
         if self._level is None:
             try:
                 self._level = "" if self._find_level is None else await self._find_level()

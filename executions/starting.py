@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, F, Model, Q, QuerySet
 from django.utils import timezone
 
@@ -31,7 +31,6 @@ from catalogue.schemas import ArgumentProblem
 from connectors.background import CLOCKS_APART
 from executions import approvals, queue, rates, refusals
 from executions.models import OPEN, Execution, StandingApproval, State
-from executions.models.execution import has_abandoned
 from executions.models.lifecycle import LONG_PAST, StartRequest, insert_execution, new_execution
 from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
@@ -43,6 +42,10 @@ RowT = TypeVar("RowT", bound=Model)
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
+ABANDONED = (
+    "SELECT 1 FROM executions_execution"
+    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
+)
 
 
 def admit(tight: queue.Limits, limits: queue.Limits, caller: Caller) -> bool:
@@ -61,8 +64,8 @@ def admit(tight: queue.Limits, limits: queue.Limits, caller: Caller) -> bool:
     return False
 
 
-class _Remembered:
-    """The admissions at the last count, and this process's own since then.
+class _AdmissionCounts:
+    """Holds the admissions at the last count, and this process's own since then.
 
     Far from every limit a call costs neither a query nor a lock. That is safe as long as all processes
     together cannot fill, between a count and the commit of a record, the margin left of each limit: the
@@ -82,8 +85,14 @@ class _Remembered:
         """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
         if not any(limits.values()):
             return {}
-        if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
-            self._look()
+        if (read_at := time.monotonic()) - self._read_at > MAX_AGE_SECONDS:
+            # Several threads may count at the same time: a lock during the queries would stop them all.
+            occupancy = queue.read_occupancy()
+            with self._lock:
+                if read_at > self._read_at:
+                    self._occupancy, self._read_at = occupancy, read_at
+            if Execution.objects.queued().exists():
+                queue.may_be_queued.set()
         with self._lock:
             tight = {
                 limit: most
@@ -98,17 +107,8 @@ class _Remembered:
         with self._lock:
             self._occupancy.update(limits.keys())
 
-    def _look(self) -> None:
-        """Several threads may count at the same time: a lock during the queries would stop them all."""
-        read_at, occupancy = time.monotonic(), queue.read_occupancy()
-        with self._lock:
-            if read_at > self._read_at:
-                self._occupancy, self._read_at = occupancy, read_at
-        if Execution.objects.queued().exists():
-            queue.may_be_queued.set()
 
-
-remembered = _Remembered()
+remembered = _AdmissionCounts()
 
 
 def forget_admissions() -> None:
@@ -152,7 +152,7 @@ def read_idempotency_key(sent: Any) -> str:
 
 
 def first_unless_expired(with_key: QuerySet[RowT]) -> RowT | None:
-    """The row of an idempotency key. An expired one gives its key up, for the next call."""
+    """Returns the row of an idempotency key. An expired one gives its key up, for the next call."""
     expired = timezone.now() - timedelta(hours=settings.CATALOGUE.idempotency_hours)
     known: Any = with_key.first()
     if known is not None and known.created_at < expired:
@@ -177,7 +177,7 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
 
 
 def create_execution(request: StartRequest) -> Execution:
-    """Commit the record of a run that a worker is about to start, or find the one that the request repeats.
+    """Commits the record of a run that a worker is about to start, or finds the one that the request repeats.
 
     A cached result completes the record at once. Raises the subclasses of StartRefused. Each call that is
     recorded counts towards the rates, an answer from the cache too; a repeated one does not.
@@ -196,8 +196,8 @@ def _counting_refusals() -> Iterator[None]:
 
 @_counting_refusals()
 def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
-    """The part of `create_execution` that must not run in a transaction, which would keep the rows of rates
-    from other processes. The function that it returns is the rest.
+    """Does the part of `create_execution` that must not run in a transaction, which would keep the rows of
+    rates from other processes. The function that it returns is the rest.
 
     `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
     lease, and the holder continues with `advance` in place of a worker.
@@ -216,30 +216,26 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return lambda: abandoned
     rates.take_call(workflow, request.caller)
-    return partial(_answer_or_find, request, workflow, digest, holder, written)
+    return partial(_answer_or_record, request, workflow, digest, holder, written)
 
 
 @_counting_refusals()
-def _answer_or_find(
+def _answer_or_record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, written: StartRequest
 ) -> Execution:
+    need = approvals.find_need(workflow, request.arguments) if workflow.may_need_approval else None
+    is_cached = workflow.effective_cache_seconds is not None
     try:
-        return _answer_or_record(request, workflow, digest, holder)
+        if need is not None:
+            return _record_with_approval(request, workflow, digest, holder, need)
+        if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
+            return answered
+        execution = _record(request, workflow, digest, holder, is_cached=is_cached)
     except IntegrityError:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted since the catalogue was cached.
         raise refusals.UnknownTool(request.tool_name) from None
-
-
-def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
-    need = approvals.find_need(workflow, request.arguments) if workflow.may_need_approval else None
-    if need is not None:
-        return _record_with_approval(request, workflow, digest, holder, need)
-    is_cached = workflow.effective_cache_seconds is not None
-    if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
-        return answered
-    execution = _record(request, workflow, digest, holder, is_cached=is_cached)
     # Of others, the log tells once the engine has answered: one line is enough of a run that is over by then.
     if execution.is_queued:
         after_commit(lambda: log_of(execution).info("Execution queued"))
@@ -288,7 +284,8 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
 
 
 def find_continued(request: StartRequest, execution_id: str) -> Execution:
-    """The execution that a client continues with the identical call. Raises UnknownExecution or OtherCall."""
+    """Returns the execution that a client continues with the identical call. Raises UnknownExecution or
+    OtherCall."""
     known = find_execution(execution_id, caller=replace(request.caller, sees_everything=False))
     if not _is_same_call(known, request):
         raise refusals.OtherCall(request.tool_name)
@@ -303,7 +300,7 @@ def _is_same_call(known: Execution, request: StartRequest) -> bool:
 
 
 def _find_by_key(request: StartRequest) -> Execution | None:
-    """The execution of the caller's key. Raises InvalidIdempotencyKey, KeyOfOtherToolset or
+    """Returns the execution of the caller's key. Raises InvalidIdempotencyKey, KeyOfOtherToolset or
     IdempotencyConflict."""
     if not request.idempotency_key:
         return None
@@ -330,8 +327,11 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         return None
     now = timezone.now()
     # Rarely true, and building the query below takes twenty times as long.
-    if not has_abandoned(caller=request.caller.key, arguments_hash=digest, now=now):
-        return None
+    with connection.cursor() as cursor:
+        moment = connection.ops.adapt_datetimefield_value(now)
+        cursor.execute(ABANDONED, [request.caller.key, digest, moment])
+        if cursor.fetchone() is None:
+            return None
     abandoned = Execution.objects.filter(
         request.caller.own,
         arguments_hash=digest,
@@ -364,8 +364,8 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 def _record_with_approval(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, need: approvals.Need
 ) -> Execution:
-    """The execution waits for approval, joins an identical call that waits, or has an approval for a period.
-    No cached result answers it, and its result is not cached."""
+    """The execution waits for approval, joins an identical call that waits, or has an approval for a
+    period. No cached result answers it, and its result is not cached."""
     binding = approvals.bind(workflow, request.arguments, request.caller.key)
     if (standing := approvals.find_standing(binding, need)) is not None:
         approved = (need, binding, standing)

@@ -41,7 +41,7 @@ async def start_and_wait(
     set_wait: float | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
-    """Start a workflow and wait until it is settled or asks its caller for input, at most `seconds`.
+    """Starts a workflow and waits until it is settled or asks its caller for input, at most `seconds`.
 
     Without `seconds`, as long as the workflow's settings say, up to `set_wait`, which replaces the product's
     default and is the inline wait of the caller's token or toolset; until the run's deadline for a `patient`
@@ -98,7 +98,7 @@ class ExecutionDriver:
     - before the record is written: the thread that writes it cancels it, if the workflow says so;
     - during a step: the task finishes the step, releases the lease and ends;
     - while another request waits for the same execution: the run then goes on.
-    The task and the request share one event loop; `_prepare` and `_record` are called in a database thread.
+    The task and the request share one event loop; `_record` is called in a database thread.
     """
 
     execution: Execution  # Once `created` has returned
@@ -122,7 +122,7 @@ class ExecutionDriver:
         return self.execution
 
     async def has_news(self) -> bool:
-        """Wait for a change. Returns False once the task has ended."""
+        """Waits for a change. Returns False once the task has ended."""
         if self._task.done():
             return False
         await self._news.wait()
@@ -130,7 +130,7 @@ class ExecutionDriver:
         return True
 
     async def release(self, *, answered: bool) -> None:
-        """End the wait: the step under way finishes, then the lease is released."""
+        """Ends the wait: the step under way finishes, then the lease is released."""
         self._is_released, self._is_abandoned = True, not answered
         self._changed.set()
         if answered:
@@ -146,7 +146,9 @@ class ExecutionDriver:
 
     async def _run(self) -> None:
         try:
-            self.execution = created = await record_prepared(self._prepare)
+            request, holder = self._request, self._holder
+            create = record_prepared(lambda: partial(self._record, prepare_execution(request, holder)))
+            self.execution = created = await create
             # A request that repeats a key only watches: the first one answers.
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
             # Approval takes long: a call that waits for it is answered immediately.
@@ -173,14 +175,10 @@ class ExecutionDriver:
                         await advancing.advance(created, on_progress=self._news.set)
                     await self._follow()
                 finally:
-                    await advancing.release_lease(self.execution, holder=self._holder)
-                    advancing.admit_next(self.execution)
+                    await advancing.end_steps(self.execution, holder=self._holder)
         finally:
             self._news.set()
             wake(created.pk)
-
-    def _prepare(self) -> Callable[[], Execution]:
-        return partial(self._record, prepare_execution(self._request, self._holder))
 
     def _record(self, write: Callable[[], Execution]) -> Execution:
         execution = write()
@@ -206,7 +204,7 @@ class ExecutionDriver:
             logger.bind(execution=self.execution.pk).exception("Following the execution failed")
 
     async def _queue_up(self) -> None:
-        """Wait for admission; all queued requests share one read per second."""
+        """Waits for admission; all queued requests share one read per second."""
         execution = self.execution
         with watching([execution.pk], woken=False) as watch:
             watch.stirred = self._changed
@@ -231,8 +229,21 @@ class ExecutionDriver:
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _take_step(self, execution: Execution) -> Execution:
-        fresh = execution
-        if not self._knows(execution):
+        # A row that this process has just written, under a lease that lasts, is not read again: no other
+        # process can have contacted the engine. A cancellation by another process that came since is seen at
+        # the next read, like one that comes during a poll; one by this process wakes the wait.
+        fresh, now = execution, timezone.now()
+        begun, until = execution.started_at, execution.lease_expires_at
+        is_first_poll = execution.state == State.RUNNING and execution.polled_at is None
+        if (
+            self._was_changed
+            or execution.lease_holder != self._holder
+            or begun is None
+            or until is None
+            or not is_first_poll
+            or now - begun >= timedelta(seconds=LOOK_AGAIN_SECONDS)
+            or until - now <= LEASE / 2
+        ):
             fresh = await run_in_database(advancing.hold_and_read, execution, holder=self._holder)
         fresh.awaited_here = self._owns and not fresh.is_settled
         # A later poll, such as was planned without a waiting request, would delay progress and result.
@@ -241,22 +252,8 @@ class ExecutionDriver:
             await advancing.advance(fresh, waited_for=True)
         return fresh
 
-    def _knows(self, execution: Execution) -> bool:
-        """Whether the row is as this process has just written it, under a lease that lasts.
-
-        No other process can have contacted the engine then. A cancellation by another process that came since
-        is seen at the next read, like one that comes during a poll; one by this process wakes the wait.
-        """
-        begun, until = execution.started_at, execution.lease_expires_at
-        if self._was_changed or execution.lease_holder != self._holder or begun is None or until is None:
-            return False
-        now = timezone.now()
-        is_first_poll = execution.state == State.RUNNING and execution.polled_at is None
-        is_fresh = now - begun < timedelta(seconds=LOOK_AGAIN_SECONDS) and until - now > LEASE / 2
-        return is_first_poll and is_fresh
-
     async def _is_waited_for(self) -> bool:
-        """Sleep until the next attempt or look is due. Returns False once the wait has ended."""
+        """Sleeps until the next attempt or look is due. Returns False once the wait has ended."""
         seconds = (self.execution.next_attempt_at - timezone.now()).total_seconds()
         if seconds <= 0 and self.execution.lease_holder not in ("", self._holder):
             seconds = LOOK_AGAIN_SECONDS
@@ -288,20 +285,19 @@ class ExecutionDriver:
 async def while_people_decide(execution: Execution, *, caller: Caller) -> AsyncIterator[None]:
     """For the wait of a call for an approval or an answer: cancelling it applies the workflow's
     `on_disconnect`, as cancelling `start_and_wait` does."""
+
+    async def leave() -> None:
+        none_of_ours = asyncio.Event()
+        if _is_cancelled_on_disconnect(execution) and not has_other_waiters(none_of_ours, execution.pk):
+            await _cancel(execution, caller=caller)
+        else:
+            await run_in_database(execution.mark_unanswered, CALLER_GONE)
+
     try:
         yield
     except asyncio.CancelledError:
-        leaving = advancing.begin(_leave(execution, caller))
-        await asyncio.wait({leaving}, timeout=NOTING_SECONDS)
+        await asyncio.wait({advancing.begin(leave())}, timeout=NOTING_SECONDS)
         raise
-
-
-async def _leave(execution: Execution, caller: Caller) -> None:
-    none_of_ours = asyncio.Event()
-    if _is_cancelled_on_disconnect(execution) and not has_other_waiters(none_of_ours, execution.pk):
-        await _cancel(execution, caller=caller)
-    else:
-        await run_in_database(execution.mark_unanswered, CALLER_GONE)
 
 
 async def _cancel(

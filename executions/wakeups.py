@@ -21,7 +21,7 @@ _changing = threading.Lock()  # A process has several event loops, each in its o
 
 @contextlib.contextmanager
 def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, observer: bool = False) -> Iterator[None]:
-    """Have `event` set at each change by this process; an observer does not count as waiting."""
+    """Sets `event` at each change by this process; an observer does not count as waiting."""
     mine = (asyncio.get_running_loop(), event, observer)
     with _changing:
         _woken.setdefault(execution_id, []).append(mine)
@@ -46,7 +46,7 @@ def wake(execution_id: uuid.UUID) -> bool:
 
 
 def has_other_waiters(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
-    """Whether a request of this process waits for it, other than the one that `event` wakes."""
+    """Returns whether a request of this process waits for it, other than the one that `event` wakes."""
     with _changing:
         woken = _woken.get(execution_id, ())
         return any(other is not event and not is_observer for _, other, is_observer in woken)
@@ -101,7 +101,7 @@ _here: list[Callable[[], None]] = []  # The poll of this process, if it stands i
 
 
 def poll_in_this_process(poll: Callable[[], None] | None) -> None:
-    """Poll in this process, which stands in for the workers; None: send tasks to a worker again."""
+    """Polls in this process, which stands in for the workers; None: sends tasks to a worker again."""
     _here[:] = [] if poll is None else [poll]
 
 
@@ -110,7 +110,7 @@ def stands_in_for_workers() -> bool:
 
 
 def request_poll() -> None:
-    """Have a worker poll after this transaction commits; neither waits for the broker nor fails with it."""
+    """Has a worker poll after this transaction commits; neither waits for the broker nor fails with it."""
     transaction.on_commit(_publish_soon)
 
 
@@ -139,7 +139,7 @@ UNREPORTED_SECONDS = 20.0  # The least time between two polls of a run while a w
 
 
 def request_poll_if_stale(execution: Execution) -> None:
-    """Have a worker poll soon if the status is stale and no request waits. For database threads."""
+    """Has a worker poll soon if the status is stale and no request waits. For database threads."""
     now = timezone.now()
     if execution.state != State.RUNNING or execution.workflow_id is None or execution.next_attempt_at <= now:
         return
@@ -150,7 +150,7 @@ def request_poll_if_stale(execution: Execution) -> None:
 
 
 def is_too_old(execution: Execution) -> bool:
-    """Whether the status of a run is, for a request that waits for it."""
+    """Returns whether the status of a run is, for a request that waits for it."""
     now, asked_at = timezone.now(), _asked_at(execution)
     longest = min((now - (execution.started_at or execution.created_at)) / 20, OLDEST)
     return execution.state == State.RUNNING and now - asked_at >= max(longest, _shortest(execution))

@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from access.callers import Scope, describe_lack
+from access.callers import Scope
 from catalogue.database import run_in_database
 from catalogue.descriptions import (
     InteractionKind,
@@ -28,7 +28,7 @@ from catalogue.search import WorkflowQuery, select_workflows
 from executions.change_feed import watch_until_settled
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
-from executions.reading import MOST_AT_A_TIME, UnknownExecution, list_own_executions, summarise_execution
+from executions.reading import MAX_AT_A_TIME, UnknownExecution, list_own_executions, summarise_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
@@ -50,7 +50,7 @@ from telemetry import metrics
 
 Arguments = dict[str, Any]
 LIST_NAME = "list_workflows"
-USUAL_LIMIT = 200
+DEFAULT_LIMIT = 200
 MOST_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
@@ -58,7 +58,7 @@ DEPRECATED = (
     'removed in 2.0.0, not before 2027-02-23: use `mode`, "detailed" for true and "standard" for false '
     "(docs/migration.md)."
 )
-LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
+MAX_WAIT_SECONDS = 50  # Common clients give up after 60 s
 USUAL_PAGE = 10
 ANY = "any"  # A state, for models that fill in every argument
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
@@ -185,7 +185,7 @@ def _page(
     found: Sequence[Workflow], wish: WorkflowQuery, arguments: Arguments
 ) -> tuple[int, int, str | None]:
     """Begin, end and next cursor. Raises InvalidArguments for a cursor of another list."""
-    cursor, limit = arguments.get("cursor"), int(arguments.get("limit", USUAL_LIMIT))
+    cursor, limit = arguments.get("cursor"), int(arguments.get("limit", DEFAULT_LIMIT))
     ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
     ranked_by = f"{RANKED}{zlib.crc32(ranking.encode()):08x}"
     # Sorted positions for cursors: names, or ranks in search results.
@@ -240,7 +240,7 @@ LIST_WORKFLOWS = BuiltInTool(
                 "detailed: also version, author, every input and output."
             ),
         },
-        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": USUAL_LIMIT},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": DEFAULT_LIMIT},
         "cursor": {
             "type": "string",
             "description": "next_cursor of the page before, with the same other arguments.",
@@ -335,7 +335,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
 def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, set_wait: int | None
 ) -> CallToolResult:
-    """The document, then the binary blocks of the result. Raises NoSuchPart."""
+    """Returns the document, then the binary blocks of the result. Raises NoSuchPart."""
     blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
         blocks = content.blocks_of(execution)
@@ -433,7 +433,7 @@ EXECUTION_TOOLS = (
             "wait_seconds": {
                 "type": "number",
                 "minimum": 0,
-                "maximum": LONGEST_WAIT_SECONDS,
+                "maximum": MAX_WAIT_SECONDS,
                 "default": 0,
                 "description": "The longest to wait for the run's end before answering how far it is.",
             },
@@ -470,7 +470,7 @@ EXECUTION_TOOLS = (
             "limit": {
                 "type": "integer",
                 "minimum": 1,
-                "maximum": MOST_AT_A_TIME,
+                "maximum": MAX_AT_A_TIME,
                 "default": USUAL_PAGE,
                 "description": "How many to list.",
             },
@@ -611,14 +611,3 @@ async def _call_by_other_spelling(call: ToolCall, name: str, arguments: dict[str
         if await run_in_database(Workflow.objects.filter(tool_name=name).exists):
             raise
     return await call_built_in(BUILT_IN_TOOLS[OTHER_SPELLINGS[name]], call, arguments)
-
-
-def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
-    """The scope that is needed to call the tool; for unknown names as for workflows."""
-    if (tool := BUILT_IN_TOOLS.get(name)) is not None:
-        return None if tool.is_open_to(scopes) else tool.scope
-    return None if Scope.RUN in scopes else Scope.RUN
-
-
-def describe_missing_scope(name: str, needed: Scope) -> str:
-    return f"This token may not call {name}: {describe_lack(needed)}"

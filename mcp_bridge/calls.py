@@ -1,35 +1,41 @@
+import asyncio
 import math
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import anyio
+from django.db import models
+from django.utils import timezone
 from mcp import MCPError
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp_types import (
     INVALID_PARAMS,
     CancelledNotificationParams,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
     RequestId,
 )
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
 from catalogue.models import Workflow
-from connectors.protocol import Progress
+from connectors.protocol import LogMessage, Progress, covers_level
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
-from executions.run_callers import ANSWERS, answer
+from executions.run_callers import ANSWERS, RunListener, answer, listening
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait, while_people_decide
-from identity.tokens import Access
+from identity.tokens import Access, digest_of
 from mcp_bridge.elicitation import (
     APPROVAL,
     ROUND,
@@ -44,15 +50,88 @@ from mcp_bridge.elicitation import (
     requests_of,
     take_response,
 )
-from mcp_bridge.log_messages import ClientLog, client_key, passing_on
+from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.request_meta import RENAMED_TO, Context, as_sent, is_modern
+from mcp_bridge.request_meta import RENAMED_TO, SESSION_HEADER, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 
 ECHO_SECONDS = 3.0  # In which the record repeats the progress that was passed on
-MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
+MAX_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
 Report = Callable[[float, float | None, str | None], Awaitable[None]]  # Value, total, message
+
+
+LAST_SECONDS = 1.0  # For news that are unsent when the call is answered
+KEPT = timedelta(days=7)  # A level, for clients that do not come back
+MAX_LEVELS_OF_CALLER = 20  # The latest levels of the clients of one caller
+CALLERS_PART = 16  # Characters of a client's key that are the same for all clients of a caller
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLog:
+    """Sends to the client of one request, on the stream that answers it."""
+
+    context: Context
+    level: str | None  # None: the one that the client has set in an earlier request
+    client: str = ""  # See `client_key`
+
+    async def find_level(self) -> str:
+        return await run_in_database(find_level, self.client) if self.level is None else self.level
+
+    async def send(self, message: LogMessage) -> None:
+        params = LoggingMessageNotificationParams.model_validate(
+            {"level": message.level, "data": message.data, "logger": message.logger or None}
+        )
+        await self.context.session.send_notification(
+            LoggingMessageNotification(params=params), related_request_id=self.context.request_id
+        )
+
+
+@asynccontextmanager
+async def passing_on(
+    execution_id: uuid.UUID, log: ClientLog | None, report: Callable[[Progress], Awaitable[None]] | None
+) -> AsyncIterator[None]:
+    """`log`, `report`: None if the client wants none."""
+    listener = RunListener(None if log is None else log.find_level)
+
+    async def send(news: LogMessage | Progress) -> None:
+        if isinstance(news, Progress):
+            if report is not None:
+                await report(news)
+        elif log is not None and covers_level(await listener.level(), news.level):
+            await log.send(news)
+
+    sending = asyncio.create_task(listener.send_each(send))
+    try:
+        with listening(execution_id, listener):
+            yield
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                await listener.drain()
+    finally:
+        sending.cancel()
+
+
+def client_key(context: Context, access: Access) -> str:
+    """Identifies the client by its session, if it has one, and its address, user agent and caller."""
+    request: Any = context.request
+    address = request.client.host if request.client else ""
+    named = (request.headers.get(name, "") for name in (SESSION_HEADER, "user-agent"))
+    client = digest_of("\0".join((access.caller.key, address, *named)))
+    return digest_of(access.caller.key)[:CALLERS_PART] + client[CALLERS_PART:]
+
+
+def keep_level(client: str, level: str) -> None:
+    now = timezone.now()
+    ClientLogLevel.objects.update_or_create(client=client, defaults={"level": level, "set_at": now})
+    of_caller = ClientLogLevel.objects.filter(client__startswith=client[:CALLERS_PART]).order_by("-set_at")
+    outdated = models.Q(pk__in=list(of_caller.values_list("pk", flat=True)[MAX_LEVELS_OF_CALLER:]))
+    ClientLogLevel.objects.filter(outdated | models.Q(set_at__lt=now - KEPT)).delete()
+
+
+def find_level(client: str) -> str:
+    """Empty if it requested none."""
+    return ClientLogLevel.objects.filter(client=client).values_list("level", flat=True).first() or ""
 
 
 class ProgressNotifications:
@@ -70,7 +149,7 @@ class ProgressNotifications:
         await self._send(percent, percent is not None, execution.progress_message or execution.state_label)
 
     async def pass_on(self, progress: Progress) -> None:
-        """What a server says of the run, when it says it."""
+        """Sends what a server says of the run, when it says it."""
         self._passed_on_at = time.monotonic()
         value, is_percent = progress.value, bool(progress.total and progress.total > 0)
         if is_percent and progress.total:
@@ -105,7 +184,7 @@ class ToolCall:
 
 
 def in_words(error: Exception, door: Execution.Door) -> str:
-    """The refusal, and what lists the tools or executions for callers of this door."""
+    """Returns the refusal, and what lists the tools or executions for callers of this door."""
     if isinstance(error, UnknownExecution):
         return f"{error} list_executions shows yours."
     if not isinstance(error, UnknownTool):
@@ -173,21 +252,29 @@ async def _run(
 
 
 async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer:
-    answers, version = call.client.get(ANSWERS, {}), call.protocol_version
-    told = error_for_client(
-        execution.raised, execution.error, execution.source_name, answers=answers, version=version
-    )
-    if told is not None:
-        raise told
+    if execution.raised is not None:
+        answers, version = call.client.get(ANSWERS, {}), call.protocol_version
+        told = error_for_client(
+            execution.raised, execution.error, execution.source_name, answers=answers, version=version
+        )
+        if told is not None:
+            raise told
     if call.progress is not None and call.progress.last is None:
         await call.progress.tell(execution)
-    if _is_at_hand(execution, name):
+    is_at_hand = (  # Rendering takes no query and little time
+        execution.state == State.COMPLETED
+        and execution.workflow is not None
+        and execution.workflow.tool_name == name
+        and "payload" in execution._state.fields_cache
+        and execution.output_characters <= MAX_RENDERED_AT_ONCE
+    )
+    if is_at_hand:
         return _render(execution, call, name)
     return await run_in_database(_render, execution, call, name)
 
 
 async def continue_call(call: ToolCall, request: StartRequest) -> ToolAnswer:
-    """Continue a call after its user was asked; starts nothing. Raises OtherCall."""
+    """Continues a call after its user was asked; starts nothing. Raises OtherCall."""
     execution_id, _, question = call.continues.partition(ROUND)
     try:
         execution = await run_in_database(find_continued, request, execution_id)
@@ -216,7 +303,7 @@ async def _wait_for_people(execution: Execution, call: ToolCall, began: float) -
 
 
 async def _ask_for_run(execution: Execution, call: ToolCall, began: float) -> Execution:
-    """Ask one question after the other until it is settled or the time of the call is up; clients without a
+    """Asks one question after the other until it is settled or the time of the call is up; clients without a
     handshake may have sent answers with the call."""
     asked = None
     if call.ask is None and call.responses:
@@ -233,7 +320,7 @@ async def _ask_for_run(execution: Execution, call: ToolCall, began: float) -> Ex
 async def _watch(
     execution: Execution, call: ToolCall, *, began: float | None = None, reports: bool = True
 ) -> Execution:
-    """For as long as a call waits; `began`: when its time started, if it has."""
+    """Waits for as long as a call does; `began`: when its time started, if it has."""
     seconds = inline_wait(execution, patient=call.stays_for_progress, set_wait=call.set_wait)
     if seconds is None:
         seconds = execution.timeout_seconds + GRACE_SECONDS
@@ -246,19 +333,8 @@ async def _watch(
     )
 
 
-def _is_at_hand(execution: Execution, called: str) -> bool:
-    """Whether rendering a result takes no query and little time."""
-    return (
-        execution.state == State.COMPLETED
-        and execution.workflow is not None
-        and execution.workflow.tool_name == called
-        and "payload" in execution._state.fields_cache
-        and execution.output_characters <= MOST_RENDERED_AT_ONCE
-    )
-
-
 async def wait_set_for(access: Access) -> int | None:
-    """The inline wait in seconds of the caller's token, else of its toolset, else None."""
+    """Returns the inline wait in seconds of the caller's token, else of its toolset, else None."""
     if access.inline_wait_seconds is not None or access.caller.toolset is None:
         return access.inline_wait_seconds
     entry = (await present_catalogue()).toolset_within(access.bounds)
@@ -268,8 +344,11 @@ async def wait_set_for(access: Access) -> int | None:
 def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     is_settled = execution.is_settled
-    if not is_settled and call.ask is None and (asked := _questions_to_client(execution, call)):
-        return input_required(execution, asked)
+    if call.ask is None and not call.takes_tasks and (execution.is_unapproved or execution.is_asking):
+        # A call that continues has already asked for the approval.
+        asked = requests_of(execution, frozenset() if call.continues else call.elicits())
+        if asked:
+            return input_required(execution, asked)
     workflow = execution.workflow
     is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
@@ -297,16 +376,8 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     return result
 
 
-def _questions_to_client(execution: Execution, call: ToolCall) -> dict[str, Any]:
-    """What the answer to the call asks; empty: nothing."""
-    if call.takes_tasks or not (execution.is_unapproved or execution.is_asking):
-        return {}
-    # A call that continues has already asked for the approval.
-    return requests_of(execution, frozenset() if call.continues else call.elicits())
-
-
 def _name_instead_of(called: str, access: Access) -> str:
-    """The present name of a tool that was called by an alias; else empty."""
+    """Returns the present name of a tool that was called by an alias; else an empty text."""
     catalogue = current_catalogue()
     shown = catalogue.seen_within(access.bounds)
     if called in shown or (workflow := find_by_alias(shown, called)) is None:
@@ -343,7 +414,7 @@ class OpenCalls:
             raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
     def interrupt(self, context: Context, params: CancelledNotificationParams, access: Access) -> None:
-        """End the call of that id; none if it may be one of several."""
+        """Ends the call of that id; none if it may be one of several."""
         if context.request is None or params.request_id is None:
             return
         # Request ids are small numbers, which two clients with one token both use.

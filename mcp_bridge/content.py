@@ -21,7 +21,7 @@ from executions.reading import decode_base64
 from mcp_bridge.request_meta import NOTE
 
 BEGINNING = 2_000
-LONGEST_NOTE = 15_000
+MAX_NOTE = 15_000
 Pictured = types.ImageContent | types.AudioContent
 # Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
@@ -29,8 +29,8 @@ OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
 SHOWN_NAME = 200
 BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
-MOST_BLOCKS = 500
-MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
+MAX_BLOCKS = 500
+MAX_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
 class NoSuchPart(Exception):
@@ -83,21 +83,22 @@ def result_address(execution: Execution, *, offset: int = 0) -> str:
 
 
 def promises_output(workflow: Workflow, *, to_the_end: bool = True) -> bool:
-    """Whether its tool has an output schema: not if it may answer with a handle, which would break it. Many
-    clients then show their model an error instead of the handle. `to_the_end`: the client waits for the run's
-    end."""
+    """Returns whether its tool has an output schema: not if it may answer with a handle, which would break
+    it. Many clients then show their model an error instead of the handle. `to_the_end`: the client waits for
+    the run's end."""
     return to_the_end and needs_structure(workflow) and not workflow.may_need_approval
 
 
 def needs_structure(workflow: Workflow) -> bool:
-    """Whether a result has to have its structured content: also for a client that keeps an output schema
-    from before approval was required."""
+    """Returns whether a result has to have its structured content: also for a client that keeps an output
+    schema from before approval was required."""
     is_synchronous = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return is_synchronous and workflow.promised_output_schema is not None
 
 
 def has_structure(execution: Execution) -> bool:
-    """Whether the output is data, not a copy of the content blocks; text only with an output schema."""
+    """Returns whether the output is data, not a copy of the content blocks; text only with an output
+    schema."""
     output, workflow = execution.payload.output, execution.workflow
     if not has_blocks(execution) or (output is not None and not isinstance(output, str)):
         return True
@@ -105,7 +106,7 @@ def has_structure(execution: Execution) -> bool:
 
 
 def why_no_output(execution: Execution) -> str:
-    """Why a completed run has no output to show; empty if it has one."""
+    """Returns why a completed run has no output to show; empty if it has one."""
     if execution.payload_pruned_at is not None:
         return (
             "The run completed, but its output is no longer stored: the retention removed it "
@@ -214,13 +215,13 @@ def blocks_of(execution: Execution) -> list[Block]:
 
 
 def notes_of(execution: Execution, kind: dict[str, Any] = ABOUT_OUTPUT) -> list[str]:
-    """What the connector says about the output."""
+    """Returns what the connector says about the output."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
-    return [str(raw.get("text"))[:LONGEST_NOTE] for raw in raws if raw.get("_meta") == kind]
+    return [str(raw.get("text"))[:MAX_NOTE] for raw in raws if raw.get("_meta") == kind]
 
 
 def has_blocks(execution: Execution) -> bool:
-    """Whether the engine answered with content blocks, perhaps with an empty list."""
+    """Returns whether the engine answered with content blocks, perhaps with an empty list."""
     return execution.payload.content == [] or bool(blocks_of(execution))
 
 
@@ -257,8 +258,8 @@ def describe(block: types.ContentBlock) -> str:
 class Room:
     characters: int
     bytes: int
-    blocks: int = MOST_BLOCKS
-    stand_ins: int = MOST_STAND_INS
+    blocks: int = MAX_BLOCKS
+    stand_ins: int = MAX_STAND_INS
 
     @classmethod
     def usual(cls) -> "Room":
@@ -266,7 +267,7 @@ class Room:
         return cls(characters=bounds.inline_result_characters, bytes=bounds.inline_content_bytes)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """The blocks, each with whether it fits; ends early if not even a stand-in fits."""
+        """Yields the blocks, each with whether it fits; ends early if not even a stand-in fits."""
         for block in blocks:
             fits = block.characters <= self.characters and block.size <= self.bytes
             if not self.blocks or not (fits or self.stand_ins):

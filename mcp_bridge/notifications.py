@@ -43,16 +43,13 @@ LISTS: Mapping[str, subscriptions.ServerEvent] = {  # By the field of a subscrip
     "prompts_list_changed": subscriptions.PromptsListChanged(),
     "resources_list_changed": subscriptions.ResourcesListChanged(),
 }
-STATE, *RESULTS = resources.EXECUTION_RESOURCES
-
-Found = tuple[resources.ResourceKind, resources.Reading]
 Seen = tuple[View, subscriptions.ServerEvent]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + 0.1  # After this, every process serves the new lists
-MOST_STREAMS = 20  # Per caller and process
+MAX_STREAMS = 20  # Per caller and process
 LOOK_SECONDS = 0.5  # Interval between checks whether the process or a token has ended: one query for all
-MOST_TASKS = 100
-MOST_RESOURCES = 100  # In one subscription
+MAX_TASKS = 100
+MAX_RESOURCES = 100  # In one subscription
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,9 +82,20 @@ def admit_interests(
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
-    """Without what does not exist or is invisible to the caller."""
-    readings = list(_find_resources(access, addresses))
-    states, results = _addresses_of([STATE], readings), _addresses_of(RESULTS, readings)
+    """Returns what exists and is visible to the caller."""
+    of_catalogue: list[str] = []
+    states: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
+    results: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
+    for uri in addresses:
+        with contextlib.suppress(resources.UnknownResource):
+            kind, variables = resources.find_kind(uri)
+            if not kind.is_open_to(access.scopes):
+                continue
+            if kind not in resources.EXECUTION_RESOURCES:
+                kind.read(resources.Reading(access, uri, variables))
+                of_catalogue.append(uri)
+            elif (key := resources.execution_key(variables["id"].lower())) is not None:
+                (states if kind == resources.EXECUTION_RESOURCES[0] else results)[key].append(uri)
     keys = [key for text in dict.fromkeys(tasks) if (key := resources.execution_key(text)) is not None]
     visible: set[uuid.UUID] = set()
     if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
@@ -96,36 +104,12 @@ def admit_interests(
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
-            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(readings)),
+            *(subscriptions.ResourceUpdated(uri) for uri in of_catalogue),
         ),
         states={key: found for key, found in states.items() if key in visible},
         results={key: found for key, found in results.items() if key in visible},
         tasks=tuple(key for key in keys if key in visible),
     )
-
-
-def _find_resources(access: Access, addresses: Iterable[str]) -> Iterator[Found]:
-    for uri in addresses:
-        with contextlib.suppress(resources.UnknownResource):
-            kind, variables = resources.find_kind(uri)
-            if kind.is_open_to(access.scopes):
-                yield kind, resources.Reading(access, uri, variables)
-
-
-def _readable_of_catalogue(readings: Iterable[Found]) -> Iterator[str]:
-    for kind, reading in readings:
-        if kind not in resources.EXECUTION_RESOURCES:
-            with contextlib.suppress(resources.UnknownResource):
-                kind.read(reading)
-                yield reading.uri
-
-
-def _addresses_of(wanted: Collection[resources.ResourceKind], readings: Iterable[Found]) -> Addresses:
-    found: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
-    for kind, reading in readings:
-        if kind in wanted and (key := resources.execution_key(reading.variables["id"].lower())) is not None:
-            found[key].append(reading.uri)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,36 +129,22 @@ class ListSnapshots:
     async def look(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
-        """At the present revision, which this process serves from now on."""
-        if (known := self._known(access, version, events)) is not None:
-            return known
+        """Reads the present revision, which this process serves from now on."""
         # All listeners arrive at the same moment, most of them for the same view.
         async with self._turn:
-            if (known := self._known(access, version, events)) is not None:
-                return known
             return await run_in_database(self._look, access, version, events)
-
-    def _known(
-        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
-    ) -> ListSnapshot | None:
-        catalogue, seen = self._remembered
-        if catalogue is None or catalogue is not exposure.fresh_catalogue():
-            return None
-        view = View.of(access, version, catalogue)
-        if any((view, event) not in seen for event in events):
-            return None
-        return ListSnapshot(catalogue, {event: seen[view, event] for event in events})
 
     def _look(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
-        view = View.of(access, version, catalogue)
         if self._remembered[0] is not catalogue:
             self._remembered = (catalogue, {})
-        seen = {event: self._see(event, access, view, catalogue) for event in events}
-        self._remembered[1].update({(view, event): what for event, what in seen.items()})
-        return ListSnapshot(catalogue, seen)
+        view, known = View.of(access, version, catalogue), self._remembered[1]
+        for event in events:
+            if (view, event) not in known:
+                known[view, event] = self._see(event, access, view, catalogue)
+        return ListSnapshot(catalogue, {event: known[view, event] for event in events})
 
     def _see(
         self,
@@ -191,23 +161,18 @@ class ListSnapshots:
                 return list_prompts(offered.values())
             case subscriptions.ResourcesListChanged():
                 return resources.what_shows(catalogue, access.bounds, scopes=access.scopes)
-            case subscriptions.ResourceUpdated():
-                return _read(event.uri, access)
-
-
-def _read(uri: str, access: Access) -> Any:
-    """The contents of a resource of the catalogue, the same for all callers with this view."""
-    try:
-        kind, variables = resources.find_kind(uri)
-        return kind.read(resources.Reading(access, uri, variables)).contents
-    except resources.UnknownResource:
-        return None
+            case subscriptions.ResourceUpdated(uri=uri):
+                # Of the catalogue: the same for all callers with this view.
+                with contextlib.suppress(resources.UnknownResource):
+                    kind, variables = resources.find_kind(uri)
+                    return kind.read(resources.Reading(access, uri, variables)).contents
+                return None
 
 
 class TooManyStreams(Exception):
     def __init__(self) -> None:
         super().__init__(
-            f"This token already has {MOST_STREAMS} open notification streams. Close one first. "
+            f"This token already has {MAX_STREAMS} open notification streams. Close one first. "
             "One subscription can listen for everything at once."
         )
 
@@ -236,7 +201,7 @@ class OpenStreams:
     @contextlib.contextmanager
     def opened(self, access: Access) -> Iterator[Stream]:
         """Raises TooManyStreams."""
-        if self._of_callers[access.caller.key] >= MOST_STREAMS:
+        if self._of_callers[access.caller.key] >= MAX_STREAMS:
             raise TooManyStreams
         stream = Stream(access, is_over=self._closing)
         self._streams.add(stream)
@@ -284,11 +249,12 @@ class OpenStreams:
             return
         outage.end()
         self._end(accesses - usable)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._end_withdrawn(usable))
 
-    async def _end_withdrawn(self, accesses: set[Access]) -> None:
-        self._end(await withdrawn(accesses))
+        async def end_withdrawn() -> None:
+            self._end(await withdrawn(usable))
+
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(end_withdrawn())
 
     def _end(self, accesses: set[Access]) -> None:
         for stream in self._streams:
@@ -349,7 +315,7 @@ class Notifier:
         return await self.snapshots.look(self.stream.access, self.version, self.interests.events)
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
-        """The present snapshot; differences are sent once every process serves it."""
+        """Returns the present snapshot; differences are sent once every process serves it."""
         now = await self._look()
         changed = [event for event, what in now.seen.items() if what != before.seen[event]]
         has_gone = self._has_toolset(before.catalogue) and not self._has_toolset(now.catalogue)
@@ -421,8 +387,8 @@ class Subscriptions:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen requires a request id.")
         access, requested = self.access_of(context), params.notifications
         tasks = _wanted_tasks(context, requested)
-        if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
-            raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
+        if len(uris := requested.resource_subscriptions or []) > MAX_RESOURCES:
+            raise _too_many("resourceSubscriptions", len(uris), MAX_RESOURCES)
         uris = list(dict.fromkeys(uris))
         try:
             with self.streams.opened(access) as stream:
@@ -433,7 +399,16 @@ class Subscriptions:
                     addresses=uris,
                     tasks=tasks,
                 )
-                listener = _Listener(context, subscription_id, _honoured(interests, uris))
+                # What is not honoured is left out instead of being false.
+                honoured: dict[str, Any] = {
+                    name: True for name, event in LISTS.items() if event in interests.events
+                }
+                if interests.tasks:
+                    honoured["taskIds"] = [str(key) for key in interests.tasks]
+                admitted = interests.addresses
+                subscribed = [uri for uri in uris if uri in admitted]
+                shown = types.SubscriptionFilter(resource_subscriptions=subscribed or None, **honoured)
+                listener = _Listener(context, subscription_id, shown)
                 changes = Notifier(
                     stream=stream,
                     interests=interests,
@@ -473,16 +448,6 @@ class _Listener:
         await self.context.session.send_notification(notification, self.subscription_id)
 
 
-def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
-    """Omits what is not honoured instead of setting it to false."""
-    addresses = interests.addresses
-    honoured: dict[str, Any] = {name: True for name, event in LISTS.items() if event in interests.events}
-    if interests.tasks:
-        honoured["taskIds"] = [str(key) for key in interests.tasks]
-    subscribed = [uri for uri in uris if uri in addresses]
-    return types.SubscriptionFilter(resource_subscriptions=subscribed or None, **honoured)
-
-
 def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:
     wanted = (requested.model_extra or {}).get("taskIds")
     if wanted is None:
@@ -490,8 +455,8 @@ def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list
     require_client_extension(context, TASKS)
     if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in wanted):
         raise MCPError(types.INVALID_PARAMS, "taskIds must be a list of strings.")
-    if len(wanted) > MOST_TASKS:
-        raise _too_many("taskIds", len(wanted), MOST_TASKS)
+    if len(wanted) > MAX_TASKS:
+        raise _too_many("taskIds", len(wanted), MAX_TASKS)
     return wanted
 
 

@@ -25,7 +25,7 @@ RENAMED_TO = "workflow-catalogue/renamed-to"  # Likewise, of a call by a former 
 NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result, which is not part of it: true
 EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
-LONGEST_CURSOR = 2000
+MAX_CURSOR = 2000
 SESSION_HEADER = "mcp-session-id"
 ELICITATION_MODES = ("form", "url")
 OTHER_ANSWERS = ("sampling", "roots")
@@ -46,20 +46,20 @@ def id_in(text: bytes) -> RequestId | None:
 
 
 def is_modern(context: Context) -> bool:
-    """Whether its protocol version has no handshake."""
+    """Returns whether its protocol version has no handshake."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
-    """What later calls need to know of the handshake. The session id begins with it, since no process stores
-    sessions."""
+    """Returns what later calls need to know of the handshake. The session id begins with it, since no process
+    stores sessions."""
     return frozenset(headers.get(SESSION_HEADER, "").split("-")[:-1])
 
 
 def marks_of_handshake(message: dict[str, Any]) -> list[str]:
-    """Those of an `initialize` request; none for other messages."""
+    """Returns those of an `initialize` request."""
     params = message.get("params")
-    if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
+    if "id" not in message or not isinstance(params, dict):
         return []
     capabilities, marks = as_object(params.get("capabilities")), []
     if isinstance(asks := capabilities.get("elicitation"), dict):
@@ -85,7 +85,7 @@ def elicitation_modes(context: Context) -> frozenset[str]:
 
 
 def answers_of(context: Context) -> dict[str, Any]:
-    """The client's capabilities for answering a server's questions."""
+    """Returns the client's capabilities for answering a server's questions."""
     modes = elicitation_modes(context)
     answers: dict[str, Any] = {"elicitation": {mode: {} for mode in sorted(modes)}} if modes else {}
     if context.request is not None and not is_modern(context):
@@ -122,8 +122,8 @@ def wants_fresh(context: Context) -> bool:
 
 
 def describe_client(context: Context) -> dict[str, Any]:
-    """The client's name and version (with a handshake, its HTTP library), the protocol version, the network
-    address, and which questions it can answer."""
+    """Returns the client's name and version (with a handshake, its HTTP library), the protocol version, the
+    network address, and which questions it can answer."""
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:
         described |= {"name": client.client_info.name, "version": client.client_info.version}
@@ -143,9 +143,9 @@ def make_cursor(last: str) -> str:
 
 
 def read_cursor(cursor: str) -> str:
-    """The name that the cursor was made from. Raises MCPError."""
+    """Returns the name that the cursor was made from. Raises MCPError."""
     try:
-        if not 0 < len(cursor) <= LONGEST_CURSOR:
+        if not 0 < len(cursor) <= MAX_CURSOR:
             raise ValueError
         padded = cursor + "=" * (-len(cursor) % 4)
         last = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()

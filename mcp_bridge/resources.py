@@ -43,7 +43,7 @@ LIST = "workflow://list"
 SCHEMAS = ("input_schema", "output_schema")
 META = "workflow-catalogue/"
 BINARY = "application/octet-stream"
-LONGEST_NUMBER = 15
+MAX_NUMBER = 15
 
 
 class UnknownResource(Exception):
@@ -196,9 +196,20 @@ def _read_execution(reading: Reading) -> Found:
 
 
 def _read_result(reading: Reading) -> Found:
-    """The output, or a part of it with the next address; the first part includes binary content."""
+    """Returns the output, or a part of it with the next address; the first part includes binary content."""
     execution = _find_execution(reading)
-    _check_has_result(execution)
+    address = f"execution://{execution.pk}"
+    if not execution.is_settled:
+        raise UnknownResource(
+            f"{execution.tool_name} is still {execution.state_label}, so it has no result yet. "
+            f"{address} shows its progress."
+        )
+    if execution.state != State.COMPLETED:
+        raise UnknownResource(
+            f"{execution.tool_name} {execution.get_state_display()}, so it has no result. {address} says why."
+        )
+    if problem := content.why_no_output(execution):
+        raise UnknownResource(problem)
     text, mime_type = result_text(execution)
     offset = read_offset(reading)
     part = _take_part(text, offset)
@@ -232,22 +243,6 @@ def _take_part(text: str, offset: int) -> content.Part:
         return content.take_part(text, offset=offset)
     except content.NoSuchPart as error:
         raise UnknownResource(str(error)) from None
-
-
-def _check_has_result(execution: Execution) -> None:
-    """Raises UnknownResource."""
-    address = f"execution://{execution.pk}"
-    if not execution.is_settled:
-        raise UnknownResource(
-            f"{execution.tool_name} is still {execution.state_label}, so it has no result yet. "
-            f"{address} shows its progress."
-        )
-    if execution.state != State.COMPLETED:
-        raise UnknownResource(
-            f"{execution.tool_name} {execution.get_state_display()}, so it has no result. {address} says why."
-        )
-    if problem := content.why_no_output(execution):
-        raise UnknownResource(problem)
 
 
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
@@ -341,7 +336,7 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_NUMBER):
         raise UnknownResource(f"{what} must be an integer, 0 or more.")
     return int(text)
 

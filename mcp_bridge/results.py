@@ -46,7 +46,7 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
-    """A completed run's output, or its content blocks as text, and the media type."""
+    """Returns a completed run's output, or its content blocks as text, and the media type."""
     if not content.has_structure(execution):
         return "\n\n".join(block.words for block in content.blocks_of(execution)), "text/plain"
     output = execution.payload.output
@@ -54,7 +54,7 @@ def result_text(execution: Execution) -> tuple[str, str]:
 
 
 def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
-    """Whether the only block is the output as text, as MCP advises servers to send it."""
+    """Returns whether the only block is the output as text, as MCP advises servers to send it."""
     if output is None or len(blocks) != 1 or blocks[0].text is None:
         return False
     if blocks[0].text == output:
@@ -88,8 +88,11 @@ def execution_result(
     by_own_tool: bool = True,
     note: str = "",
 ) -> CallToolResult:
-    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`.
-    `by_own_tool`: the client may know the workflow's output schema. `note`: one more for the model."""
+    """Returns the output, the error with advice, or the handle of an unfinished run.
+
+    `set_wait`: see `next_step`. `by_own_tool`: the client may know the workflow's output schema. `note`: one
+    more for the model.
+    """
     workflow = execution.workflow
     has_schema = by_own_tool and workflow is not None and content.needs_structure(workflow)
     if execution.state == State.COMPLETED:
@@ -99,11 +102,18 @@ def execution_result(
     else:
         result = _handle_result(execution, set_wait)
     result.meta = {EXECUTION_ID: str(execution.pk)}
-    if execution.cached_at is not None:
-        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+    origin = ""  # Of a result that is not from a run of this call
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
-    notes = [words for words in (*content.notes_of(execution), _origin(execution), note) if words]
+        ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
+        origin = (
+            f"An identical call at {_moment(execution.created_at)}, which got no response, started "
+            f"this run. It was not started again.{ended}"
+        )
+    if execution.cached_at is not None:
+        result.meta[CACHED_AT] = execution.cached_at.isoformat()
+        origin = f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
+    notes = [words for words in (*content.notes_of(execution), origin, note) if words]
     if not may_be_large:  # A terminal shows both
         _have_all_read(result, execution, notes, has_schema)
     notes += content.notes_of(execution, ASIDE)
@@ -135,23 +145,10 @@ def _have_all_read(result: CallToolResult, execution: Execution, notes: list[str
 
 
 def _is_of_engine(execution: Execution) -> bool:
-    """Whether the structured content of its result is; else it is the product's own document."""
+    """Returns whether the structured content of its result is; else it is the product's own document."""
     if execution.state == State.FAILED:
         return bool(execution.payload.content) and execution.payload.output is not None
     return execution.state == State.COMPLETED
-
-
-def _origin(execution: Execution) -> str:
-    """Empty for a run of this call."""
-    if execution.cached_at is not None:
-        return f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
-    if not execution.is_reattached:
-        return ""
-    ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
-    return (
-        f"An identical call at {_moment(execution.created_at)}, which got no response, started "
-        f"this run. It was not started again.{ended}"
-    )
 
 
 def _moment(time: datetime) -> str:
@@ -182,7 +179,11 @@ def _output_result(
     if missing := execution.error or content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
-        return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
+        first, *others = shown or [TextContent(text="")]
+        if content.has_blocks(execution) or not isinstance(first, TextContent):
+            # A block of its own before those of an engine, which stay unchanged.
+            return CallToolResult(content=[TextContent(text=words), *shown], is_error=True)
+        return CallToolResult(content=[TextContent(text=f"{words}\n\n{first.text}"), *others], is_error=True)
     structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=shown, structured_content=structured)
 
@@ -194,16 +195,8 @@ def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bo
     )
 
 
-def _preceded(words: str, shown: list[ContentBlock], execution: Execution) -> list[ContentBlock]:
-    """A block of its own before those of an engine, which stay unchanged; else part of the first text."""
-    first, *others = shown or [TextContent(text="")]
-    if content.has_blocks(execution) or not isinstance(first, TextContent):
-        return [TextContent(text=words), *shown]
-    return [TextContent(text=f"{words}\n\n{first.text}"), *others]
-
-
 def _broken_promise(execution: Execution) -> str:
-    """How the output violates its schema; empty if it does not."""
+    """Returns how the output violates its schema; empty if it does not."""
     if not (problems := _violations(execution)):
         return ""
     if execution.error or content.what_was_cut(execution):
@@ -347,7 +340,7 @@ def _closed(words: str) -> str:
 
 
 def next_step(execution: Execution, *, set_wait: int | None) -> dict[str, Any]:
-    """The next call for a program to make; `set_wait`: the inline wait of the caller's token or toolset."""
+    """Returns the next call to make; `set_wait`: the inline wait of the caller's token or toolset."""
     seconds = PROPOSED_WAIT_SECONDS if set_wait is None else min(PROPOSED_WAIT_SECONDS, set_wait)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}

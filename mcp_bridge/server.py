@@ -36,12 +36,18 @@ from executions.wakeups import stands_in_for_workers
 from identity.tokens import Access
 from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool
-from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
-from mcp_bridge.completions import complete
+from mcp_bridge.calls import (
+    ClientLog,
+    OpenCalls,
+    ProgressNotifications,
+    ToolCall,
+    client_key,
+    in_words,
+    keep_level,
+)
 from mcp_bridge.elicitation import Ask, Question
-from mcp_bridge.log_messages import ClientLog, client_key, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
-from mcp_bridge.prompts import register_prompts
+from mcp_bridge.prompts import complete, register_prompts
 from mcp_bridge.request_meta import Context, is_modern, takes_tasks
 from mcp_bridge.resources import register_resources
 from mcp_bridge.results import ToolAnswer
@@ -54,37 +60,38 @@ class CatalogueServer(Server[None]):
     """`local_access`: the caller of requests without credentials (stdio). `worker` ends with the server."""
 
     def __init__(self, *, local_access: Access | None = None, worker: LocalWorker | None = None) -> None:
-        bridge = _Bridge(self, local_access, worker)
         super().__init__(
             "workflow-catalogue",
             version=settings.VERSION,
             title="Workflow Catalogue",
             description="Workflows of the company's engines, curated, as tools.",
-            lifespan=bridge.lifespan,
+            lifespan=self._lifespan,
             # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
-        self.middleware = [_observe, _ignore_null_token]
+        self._local_access, self._worker = local_access, worker
+        self._open_calls = OpenCalls()
+        self._level = ""  # Of log messages over stdio, as `logging/setLevel` asked for
+        self.middleware = [_observe, self._instruct]
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
-        self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
-        self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
+        self.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
+        self.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         self.add_notification_handler(
-            "notifications/cancelled", types.CancelledNotificationParams, bridge.note_cancelled
+            "notifications/cancelled", types.CancelledNotificationParams, self._note_cancelled
         )
-        TaskMethods(bridge.access_of).register(self)
+        TaskMethods(self.access_of).register(self)
         self.streams, self.snapshots = OpenStreams(), ListSnapshots(self.tool_lists)
-        Subscriptions(bridge.access_of, self.streams, self.snapshots).register(self)
+        Subscriptions(self.access_of, self.streams, self.snapshots).register(self)
         if local_access is not None:
-            PushedChanges(bridge.access_of, self.streams, self.snapshots).register(self)
-        register_resources(self, bridge.access_of)
-        register_prompts(self, bridge.access_of)
+            PushedChanges(self.access_of, self.streams, self.snapshots).register(self)
+        register_resources(self, self.access_of)
+        register_prompts(self, self.access_of)
         self.add_request_handler(
             "completion/complete",
             types.CompleteRequestParams,
-            lambda context, params: complete(context, params, bridge.access_of(context)),
+            lambda context, params: complete(context, params, self.access_of(context)),
         )
-        self.middleware.append(bridge.instruct)
-        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
 
     def get_capabilities(
         self, *args: Any, protocol_version: str | None = None, **options: Any
@@ -100,6 +107,87 @@ class CatalogueServer(Server[None]):
             # logging/setLevel belongs to the handshake versions.
             capabilities.logging = None
         return capabilities
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Server[None]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.streams.close()
+            with anyio.CancelScope(shield=True):
+                await finish_steps()
+                if self._worker is not None:
+                    await asyncio.to_thread(self._worker.end)
+                await close_connectors()
+                # Uvicorn re-raises the signal, so exit handlers do not run.
+                await asyncio.to_thread(close_background_connectors)
+
+    async def _list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> dict[str, Any]:
+        """Over HTTP, `McpEndpoint` answers nearly all of these from the same bytes."""
+        cursor = None if params is None else params.cursor
+        page_json = await self.tool_lists.page_json(self.access_of(context), context.protocol_version, cursor)
+        listed: dict[str, Any] = json.loads(page_json[:-1])
+        return listed
+
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
+        access, modern, gets_tasks = self.access_of(context), is_modern(context), takes_tasks(context)
+        reports = context.meta is not None and context.meta.get("progress_token") is not None
+        call = ToolCall(
+            access=access,
+            protocol_version=context.protocol_version,
+            idempotency_key=request_meta.idempotency_key(context),
+            fresh=request_meta.wants_fresh(context),
+            client=request_meta.describe_client(context),
+            takes_tasks=gets_tasks,
+            progress=ProgressNotifications(context.session.report_progress) if reports else None,
+            log=self._log_for(context),
+            stays_for_progress=reports and modern and not gets_tasks,
+            elicits=partial(request_meta.elicitation_modes, context),
+            ask=None if modern else _way_to_ask(context),
+            continues=params.request_state or "",
+            responses=params.input_responses or {},
+        )
+        with self._open_calls.interruptible(context, access):
+            try:
+                return await call_tool(call, params.name, params.arguments or {})
+            except UnknownTool as error:
+                raise MCPError(types.INVALID_PARAMS, in_words(error, call.door)) from None
+
+    async def _note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
+        self._open_calls.interrupt(context, params, self.access_of(context))
+
+    async def _set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        if context.request is None:
+            self._level = params.level
+        else:
+            await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
+        return {}
+
+    def _log_for(self, context: Context) -> ClientLog | None:
+        """In 2026-07-28 each request states its level; a client with a handshake sets it once."""
+        if is_modern(context):
+            level: Any = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+            return ClientLog(context, level) if level in LOG_LEVELS else None
+        if context.request is None:
+            return ClientLog(context, self._level)
+        return ClientLog(context, None, client_key(context, self.access_of(context)))
+
+    def access_of(self, context: Context) -> Access:
+        if context.request is None:
+            if self._local_access is None:
+                raise MCPError(types.INVALID_PARAMS, "This request has no credentials.")
+            return self._local_access
+        access: Access = context.request.scope["state"]["access"]
+        return access
+
+    async def _instruct(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware: instructions are written for each caller, where the SDK has one text for all."""
+        result = await call_next(ctx)
+        if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
+            return result
+        return {**result, "instructions": await instructions_for(self.access_of(ctx))}
 
 
 NAMING = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
@@ -148,33 +236,26 @@ async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResu
     """Raises MCPError. Of any other error, the SDK would send the text, which is about the inside of this
     server."""
     try:
+        meta = ctx.params and ctx.params.get("_meta")
+        if isinstance(meta, dict) and meta.get("progressToken", ...) is None:
+            # Some clients send `progressToken: null` for none, which the SDK refuses. It is removed from the
+            # message itself, since the SDK reads that of `initialize` again.
+            del meta["progressToken"]
+            ctx = replace(ctx, meta=types.RequestParams.model_validate({"_meta": meta}, by_name=False).meta)
         return await call_next(ctx)
     except MCPError:
         raise
     except ValidationError as error:
         raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
     except Exception as error:  # noqa: BLE001 - it is logged
-        told = _describe_problem(error, method)
+        if is_unusable(error):
+            log_outage(method, error)
+            told = describe_outage(error, method="POST" if method == "tools/call" else "GET")
+        else:
+            logger.opt(exception=error).error("{} failed because of an internal error", method)
+            identity = traces.request_id.get()
+            told = f"An internal error. The server's log has the details under the request id {identity}."
     raise MCPError(types.INTERNAL_ERROR, told)
-
-
-def _ignore_null_token(ctx: Context, call_next: CallNext) -> Any:
-    """Some clients send `progressToken: null` for none, which the SDK refuses."""
-    meta = ctx.params and ctx.params.get("_meta")
-    if isinstance(meta, dict) and meta.get("progressToken", ...) is None:
-        # In the message itself, since the SDK reads that of `initialize` again.
-        del meta["progressToken"]
-        ctx = replace(ctx, meta=types.RequestParams.model_validate({"_meta": meta}, by_name=False).meta)
-    return call_next(ctx)
-
-
-def _describe_problem(error: Exception, method: str) -> str:
-    if is_unusable(error):
-        log_outage(method, error)
-        return describe_outage(error, method="POST" if method == "tools/call" else "GET")
-    logger.opt(exception=error).error("{} failed because of an internal error", method)
-    identity = traces.request_id.get()
-    return f"An internal error. The server's log has the details under the request id {identity}."
 
 
 def _describe(span: Span, ctx: Context, failure: str) -> None:
@@ -226,103 +307,6 @@ def _place(location: tuple[int | str, ...], params: Any, *, ends_beyond: bool) -
     return place.removeprefix("/params") or "params"
 
 
-class _Bridge:
-    def __init__(
-        self, server: CatalogueServer, local_access: Access | None, worker: LocalWorker | None
-    ) -> None:
-        self._server = server
-        self._worker = worker
-        self._local_access = local_access
-        self._open_calls = OpenCalls()
-        self._level = ""  # Of log messages over stdio, as `logging/setLevel` asked for
-
-    @contextlib.asynccontextmanager
-    async def lifespan(self, _: Server[None]) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            self._server.streams.close()
-            with anyio.CancelScope(shield=True):
-                await finish_steps()
-                if self._worker is not None:
-                    await asyncio.to_thread(self._worker.end)
-                await close_connectors()
-                # Uvicorn re-raises the signal, so exit handlers do not run.
-                await asyncio.to_thread(close_background_connectors)
-
-    async def list_tools(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> dict[str, Any]:
-        """Over HTTP, `McpEndpoint` answers nearly all of these from the same bytes."""
-        cursor = None if params is None else params.cursor
-        page_json = await self._server.tool_lists.page_json(
-            self.access_of(context), context.protocol_version, cursor
-        )
-        listed: dict[str, Any] = json.loads(page_json[:-1])
-        return listed
-
-    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
-        call, arguments = self._call(context, params), params.arguments or {}
-        with self._open_calls.interruptible(context, call.access):
-            try:
-                return await call_tool(call, params.name, arguments)
-            except UnknownTool as error:
-                raise MCPError(types.INVALID_PARAMS, in_words(error, call.door)) from None
-
-    async def note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
-        self._open_calls.interrupt(context, params, self.access_of(context))
-
-    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
-        if context.request is None:
-            self._level = params.level
-        else:
-            await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
-        return {}
-
-    def _log_for(self, context: Context) -> ClientLog | None:
-        """In 2026-07-28 each request states its level; a client with a handshake sets it once."""
-        if is_modern(context):
-            level: Any = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
-            return ClientLog(context, level) if level in LOG_LEVELS else None
-        if context.request is None:
-            return ClientLog(context, self._level)
-        return ClientLog(context, None, client_key(context, self.access_of(context)))
-
-    def access_of(self, context: Context) -> Access:
-        if context.request is None:
-            if self._local_access is None:
-                raise MCPError(types.INVALID_PARAMS, "This request has no credentials.")
-            return self._local_access
-        access: Access = context.request.scope["state"]["access"]
-        return access
-
-    async def instruct(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware: instructions are written for each caller, where the SDK has one text for all."""
-        result = await call_next(ctx)
-        if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
-            return result
-        return {**result, "instructions": await instructions_for(self.access_of(ctx))}
-
-    def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
-        modern, gets_tasks = is_modern(context), takes_tasks(context)
-        reports = context.meta is not None and context.meta.get("progress_token") is not None
-        return ToolCall(
-            access=self.access_of(context),
-            protocol_version=context.protocol_version,
-            idempotency_key=request_meta.idempotency_key(context),
-            fresh=request_meta.wants_fresh(context),
-            client=request_meta.describe_client(context),
-            takes_tasks=gets_tasks,
-            progress=ProgressNotifications(context.session.report_progress) if reports else None,
-            log=self._log_for(context),
-            stays_for_progress=reports and modern and not gets_tasks,
-            elicits=partial(request_meta.elicitation_modes, context),
-            ask=None if modern else _way_to_ask(context),
-            continues=params.request_state or "",
-            responses=params.input_responses or {},
-        )
-
-
 ASKED: dict[str, tuple[Any, Any]] = {
     "elicitation/create": (types.ElicitRequest, types.ElicitResult),
     "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResult),
@@ -331,7 +315,7 @@ ASKED: dict[str, tuple[Any, Any]] = {
 
 
 def _way_to_ask(context: Context) -> Ask | None:
-    """How a client with a handshake is asked while its call waits."""
+    """Returns how a client with a handshake is asked while its call waits."""
     if context.request is not None:
         questions = context.request.scope["state"].get("questions")
         return None if questions is None else questions.ask

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -24,16 +24,16 @@ from mcp_bridge.elicitation import requests_of, take_task_responses
 from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.results import execution_result
 
-SHORTEST_POLL_MS = 1_000
-LONGEST_POLL_MS = 10_000
+MIN_POLL_MS = 1_000
+MAX_POLL_MS = 10_000
 ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
 def describe_task(
     execution: Execution, *, protocol_version: str, modes: frozenset[str] | None = None
 ) -> dict[str, Any]:
-    """DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the protocol.
-    `modes`: how the client can ask its user; None: it is not asked."""
+    """Returns a DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the
+    protocol. `modes`: how the client can ask its user; None: it is not asked."""
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")
     if modes is not None and (requests := requests_of(execution, modes)):
@@ -55,19 +55,27 @@ def describe_task_to(
 
 
 def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
+    times = (
+        execution.created_at,
+        execution.admitted_at,
+        execution.started_at,
+        execution.polled_at,
+        execution.cancel_requested_at,
+        execution.finished_at,
+    )
     task = {
         "taskId": str(execution.pk),
         "status": status,
         "statusMessage": _status_message(execution),
         "createdAt": execution.created_at.isoformat(),
-        "lastUpdatedAt": _last_updated_at(execution).isoformat(),
+        "lastUpdatedAt": max(time for time in times if time is not None).isoformat(),
         "ttlMs": _ttl_ms(execution),
     }
     if execution.is_settled:
         return task
     # Long runs need fewer polls: a tenth of the age.
     age_ms = (timezone.now() - execution.created_at).total_seconds() * 1000
-    return task | {"pollIntervalMs": round(min(max(age_ms / 10, SHORTEST_POLL_MS), LONGEST_POLL_MS))}
+    return task | {"pollIntervalMs": round(min(max(age_ms / 10, MIN_POLL_MS), MAX_POLL_MS))}
 
 
 def _status_message(execution: Execution) -> str:
@@ -78,18 +86,6 @@ def _status_message(execution: Execution) -> str:
     cancelling = ", cancellation requested" if is_cancelling else ""
     state = f"{done}{execution.progress_message or execution.state_label}{cancelling}"
     return ". ".join([state, *execution.problems])
-
-
-def _last_updated_at(execution: Execution) -> datetime:
-    times = (
-        execution.created_at,
-        execution.admitted_at,
-        execution.started_at,
-        execution.polled_at,
-        execution.cancel_requested_at,
-        execution.finished_at,
-    )
-    return max(time for time in times if time is not None)
 
 
 def _ttl_ms(execution: Execution) -> int | None:
@@ -120,10 +116,13 @@ class TaskMethods:
 
     async def get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         access, task_id = self._admit(context, params, Scope.READ, Scope.RUN)
+
+        def read() -> dict[str, Any]:
+            execution = find_fresh_execution(task_id, caller=access.caller)
+            return describe_task_to(access, execution, context.protocol_version, elicitation_modes(context))
+
         try:
-            task = await run_in_database(
-                _read, task_id, access, context.protocol_version, elicitation_modes(context)
-            )
+            task = await run_in_database(read)
         except UnknownExecution:
             raise _unknown_task(task_id) from None
         return {"resultType": "complete", **task}
@@ -150,7 +149,7 @@ class TaskMethods:
         return ACKNOWLEDGED
 
     def _admit(self, context: Context, params: TaskParams, *scopes: Scope) -> tuple[Access, str]:
-        """The caller and the task's id. Raises MCPError as the extension specifies."""
+        """Returns the caller and the task's id. Raises MCPError as the extension specifies."""
         if not is_modern(context):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", data=context.method)
         require_client_extension(context, TASKS)
@@ -168,12 +167,6 @@ class TaskMethods:
             lack = describe_lack(*scopes)
             raise MCPError(INVALID_PARAMS, f"This token may not call {context.method}: {lack}")
         return access, task_id
-
-
-def _read(task_id: str, access: Access, protocol_version: str, modes: frozenset[str]) -> dict[str, Any]:
-    return describe_task_to(
-        access, find_fresh_execution(task_id, caller=access.caller), protocol_version, modes
-    )
 
 
 def _unknown_task(task_id: str) -> MCPError:

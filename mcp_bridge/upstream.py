@@ -28,9 +28,9 @@ from mcp_bridge.request_meta import Context, answers_of, as_sent, is_modern
 from mcp_bridge.tool_lists import icon_models
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
-MOST_VALUES = 100
+MAX_VALUES = 100
 SHOWN = 100
-LONGEST_READ = 2_000  # Characters of an address
+MAX_READ = 2_000  # Characters of an address
 Features = Sequence[ServerFeature]
 
 
@@ -47,7 +47,7 @@ class Located:
 
 
 def find_resource(features: Features, uri: str) -> Located | None:
-    """The exposed resource at that address, else that of the first matching template."""
+    """Returns the exposed resource at that address, else that of the first matching template."""
     resource = find_feature(features, FeatureKind.RESOURCE, uri)
     templates = [
         one
@@ -65,8 +65,8 @@ def find_resource(features: Features, uri: str) -> Located | None:
 
 
 def _within(template: str, uri: str) -> str | None:
-    """The address as the template expands it, so that nothing else reaches the server; None if it does not
-    match."""
+    """Returns the address as the template expands it, so that nothing else reaches the server; None if it
+    does not match."""
     parsed = parsed_template(template)
     found = None if "#" in uri and "{#" not in template else parsed.match(uri)
     if found is None:
@@ -78,7 +78,7 @@ def _within(template: str, uri: str) -> str | None:
         parts = [value] if isinstance(value, str) else value
         if any(contains_path_traversal(part) or not part.isprintable() for part in parts):
             return None
-    return expanded if read and len(expanded) <= LONGEST_READ else None
+    return expanded if read and len(expanded) <= MAX_READ else None
 
 
 @lru_cache(maxsize=5_000)
@@ -158,7 +158,7 @@ def given_input(
 
 
 def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> types.InputRequiredResult | None:
-    """The server's question, in the name of its source; None: it has answered."""
+    """Returns the server's question, in the name of its source; None: it has answered."""
     if answer.get("resultType") != "input_required":
         return None
     requests = in_name_of(feature.source.name, answer["inputRequests"], asked_by=feature.pk)
@@ -174,7 +174,8 @@ def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> typ
 
 
 def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
-    """The server's own state, which may be secret and must belong to the same caller. Raises MCPError."""
+    """Returns the server's own state, which may be secret and must belong to the same caller. Raises
+    MCPError."""
     try:
         opened = decrypt_credentials(sealed)
     except CredentialsUnreadable:
@@ -234,9 +235,9 @@ async def complete(
     values = list(found.values)
     return types.CompleteResult(
         completion=types.Completion(
-            values=values[:MOST_VALUES],
+            values=values[:MAX_VALUES],
             total=found.total,
-            has_more=found.has_more or len(values) > MOST_VALUES,
+            has_more=found.has_more or len(values) > MAX_VALUES,
         )
     )
 

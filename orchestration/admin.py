@@ -273,7 +273,7 @@ class TryForm(forms.Form):
     )
     format_instructions = forms.CharField(
         label="How to phrase the answer",
-        max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=records.MAX_FORMAT_INSTRUCTIONS,
         required=False,
         help_text="For example: two sentences, for a customer. Used only for an answer in words.",
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 2}),
@@ -281,8 +281,8 @@ class TryForm(forms.Form):
 
     def clean_tools(self) -> list[str]:
         tools: list[str] = self.cleaned_data["tools"]
-        if len(tools) > records.MOST_TOOLS:
-            raise forms.ValidationError(f"Pick at most {records.MOST_TOOLS} tools; {len(tools)} are picked.")
+        if len(tools) > records.MAX_TOOLS:
+            raise forms.ValidationError(f"Pick at most {records.MAX_TOOLS} tools; {len(tools)} are picked.")
         return tools
 
     def asked(self, *, dry_run: bool, caller: Caller) -> records.RequestInput:
@@ -396,7 +396,7 @@ class TryItMixin(ButtonsMixin):
             "media": self.media,
             "form": form,
             "tools": tool_choices(form.picked),
-            "most_tools": records.MOST_TOOLS,
+            "most_tools": records.MAX_TOOLS,
             "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
             "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,

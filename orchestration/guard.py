@@ -21,9 +21,9 @@ from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
 
-LONGEST_PROPOSAL = 100_000  # Characters
-LONGEST_REASON = 2_000
-MOST_PROBLEMS = 5  # In one error message
+MAX_PROPOSAL = 100_000  # Characters
+MAX_REASON = 2_000
+MAX_PROBLEMS = 5  # In one error message
 REQUEST_SCHEMA = {
     "type": "object",
     "properties": {
@@ -45,7 +45,7 @@ class Proposal(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     tool: str | None  # None: no tool fits
-    reason: str = Field(default="", max_length=LONGEST_REASON)
+    reason: str = Field(default="", max_length=MAX_REASON)
     arguments: dict[str, Any] | None = None
     http_request: HTTPRequestSpec | None = None  # What the model would send, for comparison
 
@@ -64,7 +64,7 @@ def read_proposal(text: str) -> Proposal:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
         raise UnreadableProposal(
-            "The proposal does not have the requested shape. " + "; ".join(listed[:MOST_PROBLEMS])
+            "The proposal does not have the requested shape. " + "; ".join(listed[:MAX_PROBLEMS])
         ) from None
 
 
@@ -82,8 +82,8 @@ def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dic
 
 
 def _the_one_proposal(text: str) -> dict[str, Any]:
-    if len(text) > LONGEST_PROPOSAL:
-        raise UnreadableProposal(f"The answer is longer than {LONGEST_PROPOSAL:,} characters.")
+    if len(text) > MAX_PROPOSAL:
+        raise UnreadableProposal(f"The answer is longer than {MAX_PROPOSAL:,} characters.")
     objects = list(objects_in(text))
     proposals = [found for found in objects if "tool" in found]
     if not objects:
@@ -109,7 +109,7 @@ def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
     reason = found.get("reason")
     return {
         "tool": found["tool"] or None,
-        "reason": shorten(reason, LONGEST_REASON) if isinstance(reason, str) else reason or "",
+        "reason": shorten(reason, MAX_REASON) if isinstance(reason, str) else reason or "",
         "arguments": arguments,
         "http_request": _request(found.get("http_request")),
     }
@@ -177,53 +177,48 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
     if (workflow := tools.get(proposal.tool or "")) is None:
         named = f"{proposal.tool[:100]!r} is" if proposal.tool else "No tool was named, and that is"
         raise ProposalRefused(f"{named} none of the tools of this request: {', '.join(tools)}.")
-    tool = _HttpTool(workflow) if is_http_tool(workflow) else None
-    if tool is None and proposal.http_request is not None:
+    is_http = is_http_tool(workflow)
+    if not is_http and proposal.http_request is not None:
         raise ProposalRefused(f"{workflow.tool_name} is not an HTTP tool: leave out http_request.")
     checked = check_arguments(workflow.offered_input_schema, proposal.arguments or {})
     if checked.problems:
         listed = "; ".join(map(str, checked.problems))
         raise ProposalRefused(f"The arguments for {workflow.tool_name} are not valid: {listed}.")
-    arguments, http_spec = checked.arguments, None
-    if tool is not None:
-        http_spec = tool.build(arguments)
-        if proposal.http_request is not None:
-            tool.compare(proposal.http_request, arguments)
+    arguments = checked.arguments
+    http_spec = _build_request(workflow, arguments, proposal.http_request) if is_http else None
     return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
 
 
-class _HttpTool:
-    def __init__(self, workflow: Workflow) -> None:
-        self._workflow = workflow
-        self._base_url = str(workflow.source.config.get("base_url", ""))
-        try:
-            self._operation = HttpOperation.of(workflow.ref)
-        except ConnectorError as error:
-            raise ProposalRefused(error.message) from None
+def _build_request(
+    workflow: Workflow, arguments: dict[str, Any], written: HTTPRequestSpec | None
+) -> HTTPRequestSpec:
+    """Returns what will be sent, with the catalogue's overrides. Raises ProposalRefused, also if the model's
+    own request differs from it. Constants and defaults are optional there."""
+    base_url = str(workflow.source.config.get("base_url", ""))
+    try:
+        operation = HttpOperation.of(workflow.ref)
 
-    def build(self, arguments: dict[str, Any]) -> HTTPRequestSpec:
-        """With the catalogue's overrides. Raises ProposalRefused."""
-        sent = complete_arguments(self._workflow.argument_overrides, arguments)
-        try:
-            return build_request(self._operation, base_url=self._base_url, arguments=sent)
-        except ConnectorError as error:
-            raise ProposalRefused(error.message) from None
+        def build(given: dict[str, Any]) -> HTTPRequestSpec:
+            sent = complete_arguments(workflow.argument_overrides, given)
+            return build_request(operation, base_url=base_url, arguments=sent)
 
-    def compare(self, written: HTTPRequestSpec, arguments: dict[str, Any]) -> None:
-        """Raises ProposalRefused if the requests differ. Constants and defaults are optional."""
+        spec = build(arguments)
+        if written is None:
+            return spec
         defaults = {
             name: schema["default"]
-            for name, schema in self._workflow.offered_input_schema.get("properties", {}).items()
+            for name, schema in workflow.offered_input_schema.get("properties", {}).items()
             if isinstance(schema, dict) and "default" in schema
         }
         in_path = {
-            name: value
-            for name, value in arguments.items()
-            if self._operation.arguments[name].place == "path"
+            name: value for name, value in arguments.items() if operation.arguments[name].place == "path"
         }
-        built, usual = self.build(defaults | arguments), self.build(defaults | in_path)
-        if difference := difference_between(written, built, usual=usual, operation=self._operation):
-            name = self._workflow.tool_name
-            raise ProposalRefused(
-                f"The arguments and the http_request for {name} describe different calls: {difference}"
-            )
+        built, usual = build(defaults | arguments), build(defaults | in_path)
+    except ConnectorError as error:
+        raise ProposalRefused(error.message) from None
+    if difference := difference_between(written, built, usual=usual, operation=operation):
+        name = workflow.tool_name
+        raise ProposalRefused(
+            f"The arguments and the http_request for {name} describe different calls: {difference}"
+        )
+    return spec

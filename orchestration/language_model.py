@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypedDict
@@ -96,7 +96,7 @@ class ModelError(Exception):
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
-MOST_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
+MAX_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
 
 
 class _Said(BaseModel):
@@ -111,7 +111,7 @@ class _Choice(BaseModel):
 
 def _plausible_tokens(value: Any) -> int:
     """A wrong count must not cost the answer."""
-    return value if isinstance(value, int) and 0 <= value <= MOST_TOKENS else 0
+    return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
 
 
 Tokens = Annotated[int, BeforeValidator(_plausible_tokens)]
@@ -191,36 +191,36 @@ class Dialect:
         parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
         if self.limit:
             parameters[self.limit] = answer_tokens
-        if schema is not None and self.format != "text":
-            parameters["response_format"] = self._format_of(schema)
+        formats: dict[str, Any] = {
+            "json_schema": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": schema, "strict": False},
+            },
+            "object_schema": {"type": "json_object", "schema": schema},
+            "json_object": {"type": "json_object"},
+        }
+        if schema is not None and self.format in formats:
+            parameters["response_format"] = formats[self.format]
         return parameters
 
-    def _format_of(self, schema: dict[str, Any]) -> dict[str, Any]:
-        if self.format == "json_object":
-            return {"type": "json_object"}
-        if self.format == "object_schema":
-            return {"type": "json_object", "schema": schema}
-        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
-
     def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> tuple["Dialect | None", bool]:
-        """The next dialect to try, and whether the refusal names the parameter that it drops, the least
-        important first, or that is a guess; None if the refusal has another cause."""
+        """Returns the next dialect to try, and whether the refusal names the parameter that it drops, the
+        least important first, or that is a guess; None if the refusal has another cause."""
         if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
             return None, False
-        fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
+        fallbacks: list[tuple[re.Pattern[str], Dialect]] = []
+        if self.temperature:
+            fallbacks.append((ABOUT_TEMPERATURE, replace(self, temperature=False)))
+        if self.limit:
+            renamed = self.limit == "max_tokens"
+            fallbacks.append((ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")))
+        if asks_for_json and self.format != "text":
+            plainer = FORMATS[FORMATS.index(self.format) + 1]
+            fallbacks.append((ABOUT_FORMAT, replace(self, format=plainer)))
         named = next((dialect for about, dialect in fallbacks if about.search(words)), None)
         if named is not None or not fallbacks or status not in (400, 422):
             return named, named is not None
         return fallbacks[0][1], False
-
-    def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
-        if self.temperature:
-            yield ABOUT_TEMPERATURE, replace(self, temperature=False)
-        if self.limit:
-            renamed = self.limit == "max_tokens"
-            yield ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")
-        if asks_for_json and self.format != "text":
-            yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
 
 
 known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
@@ -280,7 +280,7 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, Engi
 
 
 async def connect_to_model(wanted: ModelSettings) -> EngineClient:
-    """The running loop's client for these settings."""
+    """Returns the running loop's client for these settings."""
     loop = asyncio.get_running_loop()
     known, client = _clients.get(loop, (None, None))
     if client is not None and known == wanted:
@@ -432,7 +432,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
     return ModelProblem.REFUSED, f"The model server refuses the request ({status})."
 
 
-MOST_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
+MAX_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
 BUSY_SECONDS = 5
 
 FAILURES = {
@@ -446,7 +446,7 @@ FAILURES = {
     ModelProblem.EMPTY: Failure.MODEL_ANSWER,
 }
 
-_places = threading.BoundedSemaphore(MOST_AT_ONCE)
+_places = threading.BoundedSemaphore(MAX_AT_ONCE)
 
 
 def _count(outcome: str, usage: TokenUsage) -> None:
@@ -466,7 +466,7 @@ class MeteredModel:
         """Raises StageFailed."""
         if not _places.acquire(blocking=False):
             raise StageFailed(
-                f"Busy: this process already has {MOST_AT_ONCE} open requests to the model. Try again in "
+                f"Busy: this process already has {MAX_AT_ONCE} open requests to the model. Try again in "
                 f"{BUSY_SECONDS} s.",
                 failure=Failure.BUSY,
                 retry_after=BUSY_SECONDS,

@@ -60,9 +60,9 @@ GIVEN_UP = "The request was abandoned because it exceeded its time limit."
 NOT_FORMATTED = "response_format_instructions had no effect because format_response is not true."
 GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
 NEW_DRY_RUN = "Nothing was sent; make a new dry run."
-LONGEST_OBJECTION = 4_000
+MAX_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
-LONGEST_SHORTLIST = 10_000  # Characters
+MAX_SHORTLIST = 10_000  # Characters
 LEFT_OUT_SHOWN = 20
 SHORTLIST_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -70,8 +70,8 @@ SHORTLIST_SCHEMA: dict[str, Any] = {
     "required": ["words", "tools"],
 }
 FORMATTED_AT_ONCE = 10
-LONGEST_TEXT = 50_000  # Characters
-FEWEST_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
+MAX_TEXT = 50_000  # Characters
+MIN_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
 SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
 
 
@@ -103,21 +103,26 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     if isinstance(first, Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
     logger.info("The proposal is sent back: {}", first.failure.label)
-    asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
+    asked = repair_prompt(asked, reply.text, shorten(first.message, MAX_OBJECTION))
     try:
         reply = await model.ask(asked, schema=schema)
         second = _judge(reply.text, tools)
     except StageFailed as error:
         raise error.preceded_by(_before_that(first)) from error
     if isinstance(second, _Objection):
-        raise StageFailed(_refused_twice(first, second), failure=second.failure)
+        is_readable = second.failure == Failure.PROPOSAL_REFUSED
+        what = "The model's proposal was refused" if is_readable else "The model returned no usable answer"
+        again = "again " if first.failure == second.failure else ""
+        message = f"{what}, {again}after a second request. Nothing was sent. {_words_of(second)}"
+        before = "" if first.message == second.message else f" {_before_that(first)}"
+        raise StageFailed(f"{message}{before}", failure=second.failure)
     return Selection(approved=second, rounds=2, warnings=_warnings(unknown))
 
 
 async def _describe_wanted(
     instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
 ) -> tuple[ToolContext, list[str]]:
-    """The likeliest tools by what the model looks for, and the tools that it was not shown at all."""
+    """Returns the likeliest tools by what the model looks for, and the tools that it was not shown at all."""
     room = _room_for_tools(instructions)
 
     def rank(wanted: Wanted) -> list[Workflow]:
@@ -133,9 +138,7 @@ async def _describe_wanted(
 
 def _read_wanted(text: str) -> Wanted:
     """Empty if the answer is unreadable: the instructions alone then rank the tools."""
-    answers = [
-        found for found in objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
-    ]
+    answers = [found for found in objects_in(text[:MAX_SHORTLIST]) if "words" in found or "tools" in found]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions are used instead")
         return Wanted()
@@ -175,14 +178,6 @@ def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
 
 
-def _refused_twice(first: _Objection, second: _Objection) -> str:
-    is_readable = second.failure == Failure.PROPOSAL_REFUSED
-    what = "The model's proposal was refused" if is_readable else "The model returned no usable answer"
-    when = "again after a second request" if first.failure == second.failure else "after a second request"
-    message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
-    return message if first.message == second.message else f"{message} {_before_that(first)}"
-
-
 def _before_that(first: _Objection) -> str:
     is_readable = first.failure == Failure.PROPOSAL_REFUSED
     what = "its first proposal was refused" if is_readable else "its first answer was not usable"
@@ -190,7 +185,7 @@ def _before_that(first: _Objection) -> str:
 
 
 def _words_of(objection: _Objection) -> str:
-    return shorten(printable(objection.message), LONGEST_OBJECTION)
+    return shorten(printable(objection.message), MAX_OBJECTION)
 
 
 def _warnings(unknown: Sequence[str]) -> list[str]:
@@ -252,7 +247,7 @@ class Pipeline:
                 await self._answer_with(execution)
 
     async def _open(self) -> bool:
-        """Whether the request is a new one."""
+        """Returns whether the request is a new one."""
         try:
             self.request = await run_in_database(records.open_request, self._asked)
             if self.request.pk != self._asked.id:
@@ -395,7 +390,7 @@ class Pipeline:
 
 
 async def answer_request(asked: RequestInput) -> WorkflowRequest:
-    """The record of the request, also of one that failed. Raises RequestRefused.
+    """Returns the record of the request, also of one that failed. Raises RequestRefused.
 
     Cancellation ends only the wait: the request runs to its end, and a repetition gets its answer.
     """
@@ -411,7 +406,7 @@ async def answer_request(asked: RequestInput) -> WorkflowRequest:
 
 
 def settle_requests() -> None:
-    """End requests whose run has ended, and begin to format the responses of some. Called by the schedule
+    """Ends requests whose run has ended, and begins to format the responses of some. Called by the schedule
     and before each read, so that a status is not behind its run."""
     records.settle_with_runs()
     unformatted = records.unformatted().order_by("created_at")
@@ -432,7 +427,7 @@ def longest_wait(approved: Approved) -> float:
 
 
 async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
-    """The execution with the id `key`, ended or not. Raises StageFailed if nothing was started."""
+    """Returns the execution with the id `key`, ended or not. Raises StageFailed if nothing was started."""
     request = StartRequest(
         tool_name=approved.workflow.tool_name,
         arguments=approved.arguments,
@@ -473,7 +468,7 @@ def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID
 
 
 def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Approved:
-    """The call of the dry run. Raises StageFailed if the tool would send another request by now."""
+    """Returns the call of the dry run. Raises StageFailed if the tool would send another request by now."""
     shown = WorkflowRequest.objects.get(pk=dry_run_id)
     proposal = Proposal(tool=shown.selected_tool, reason=shown.reason, arguments=shown.arguments)
     try:
@@ -505,10 +500,10 @@ async def format_response(
     )
     system, user = prompt_about("")
     taken = tokens_for(len(system["content"])) + tokens_for(len(user["content"]))
-    left = max(settings.CATALOGUE.model_context_tokens - taken, FEWEST_TOKENS)
+    left = max(settings.CATALOGUE.model_context_tokens - taken, MIN_TOKENS)
     text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
     reply = await ask(prompt_about(cut_to_tokens(text, left)))
-    return replace(reply, text=shorten(reply.text, LONGEST_TEXT))
+    return replace(reply, text=shorten(reply.text, MAX_TEXT))
 
 
 def cut_to_tokens(text: str, tokens: int) -> str:
@@ -543,7 +538,7 @@ PUNCTUATION = ".,;:!?"
 
 
 def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, int]:
-    """The text without addresses that no value in `given` (JSON) has, and the number removed.
+    """Returns the text without addresses that no value in `given` (JSON) has, and the number removed.
 
     A response may make the model write an address that leaks data. Images become links and all but plain
     tags become text, so that displaying the text fetches and runs nothing.

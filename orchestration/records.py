@@ -53,8 +53,8 @@ EMPTIED: dict[str, Any] = {
     "formatted_response": "",
 }
 LONGEST_INSTRUCTIONS = 20_000
-LONGEST_FORMAT_INSTRUCTIONS = 5_000  # Characters
-MOST_TOOLS = 200  # In one request
+MAX_FORMAT_INSTRUCTIONS = 5_000  # Characters
+MAX_TOOLS = 200  # In one request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class StillRunning(RequestRefused):
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:
-    """A new record, or the existing one of the key, with another id. Raises IdempotencyConflict.
+    """Returns a new record, or the existing one of the key, with another id. Raises IdempotencyConflict.
 
     The key belongs to the whole request: the model may choose another tool for the same words.
     """
@@ -118,16 +118,6 @@ def open_request(asked: RequestInput) -> WorkflowRequest:
     digest = hashlib.sha256(json.dumps(meant).encode()).hexdigest()
     if (known := _find_by_key(asked, digest)) is not None:
         return known
-    try:
-        with transaction.atomic():
-            return _insert(asked, digest)
-    except IntegrityError:
-        if (known := _find_by_key(asked, digest)) is not None:
-            return known
-        raise
-
-
-def _insert(asked: RequestInput, digest: str) -> WorkflowRequest:
     now = timezone.now()
     request = WorkflowRequest(
         id=asked.id,
@@ -145,7 +135,13 @@ def _insert(asked: RequestInput, digest: str) -> WorkflowRequest:
         dry_run=asked.dry_run,
         stages=[started_stage(Stage.TOOL_RETRIEVAL, now)],
     )
-    request.save(force_insert=True)
+    try:
+        with transaction.atomic():
+            request.save(force_insert=True)
+    except IntegrityError:
+        if (known := _find_by_key(asked, digest)) is not None:
+            return known
+        raise
     return request
 
 
@@ -161,7 +157,7 @@ def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
 
 
 async def wait_for_original(request: WorkflowRequest) -> None:
-    """At most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
+    """Waits at most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.CATALOGUE.inline_wait
     while request.is_running:
@@ -200,7 +196,7 @@ def warnings_of(request: WorkflowRequest) -> list[str]:
 
 
 def settle_with_runs() -> int:
-    """End answered requests whose run has ended or is gone, one batch at most. Returns their number."""
+    """Ends answered requests whose run has ended or is gone, one batch at most. Returns their number."""
     answered = WorkflowRequest.objects.filter(finished_at=None, deadline_at=None)
     waiting = answered.exclude(execution__state__in=OPEN).exclude(pk__in=unformatted().values("pk"))
     waiting = waiting.select_related("execution").order_by()
@@ -221,8 +217,8 @@ def unformatted() -> models.QuerySet[WorkflowRequest]:
 
 
 def settle_with_run(request: WorkflowRequest) -> bool:
-    """End it as its run ended. False if the run continues, the response is to be formatted or the request
-    has ended."""
+    """Ends it as its run ended. Returns False if the run continues, the response is to be formatted or the
+    request has ended."""
     execution = request.execution
     if not request.awaits_run or (execution is not None and not execution.is_settled):
         return False
@@ -248,7 +244,7 @@ def settle_with_run(request: WorkflowRequest) -> bool:
 
 
 def reap_overdue() -> int:
-    """End requests past their deadline, one batch at most; their runs continue. Returns their number."""
+    """Ends requests past their deadline, one batch at most; their runs continue. Returns their number."""
     ended = 0
     overdue = WorkflowRequest.objects.filter(finished_at=None, deadline_at__lt=timezone.now())
     for request in overdue.exclude(pk__in=unformatted().values("pk"))[:BATCH]:
@@ -258,19 +254,15 @@ def reap_overdue() -> int:
             continue
         # An execution has its request's id.
         execution = Execution.objects.filter(pk=request.pk).values_list("pk", flat=True).first()
-        why = _why(request, has_run=execution is not None)
+        why = "The process that worked on it ended. Nothing was started; send the request again."
+        if execution is not None:
+            why = f"The process that worked on it ended; the run continues as execution {request.pk}."
+        elif request.stage == Stage.API_EXECUTION:
+            why = "The process that worked on it ended; there is no sign that the tool was started."
         if request.fail(why, failure=Failure.INTERRUPTED, execution_id=execution):
             ended += 1
             logger.bind(request=request.pk, stage=request.error_stage).error("A request was interrupted")
     return ended
-
-
-def _why(request: WorkflowRequest, *, has_run: bool) -> str:
-    if has_run:
-        return f"The process that worked on it ended; the run continues as execution {request.pk}."
-    if request.stage == Stage.API_EXECUTION:
-        return "The process that worked on it ended; there is no sign that the tool was started."
-    return "The process that worked on it ended. Nothing was started; send the request again."
 
 
 def describe_failure(execution: Execution) -> tuple[str, Failure]:
@@ -281,26 +273,19 @@ def describe_failure(execution: Execution) -> tuple[str, Failure]:
 
 
 def raw_response_of(execution: Execution, *, of_http_tool: bool) -> dict[str, Any]:
-    """The HTTPResponseSpec of an HTTP tool's answer, also of a cached one; else the outcome."""
-    if of_http_tool and (response := _recorded_response(execution)) is not None:
-        return response
+    """Returns the HTTPResponseSpec of an HTTP tool's answer, also of a cached one; else the outcome."""
+    ran = execution if execution.cached_at is None else execution.cached_from
+    if of_http_tool and ran is not None:
+        for answer in (ran.payload.status_answer, ran.payload.start_answer):
+            if isinstance(answer, dict) and isinstance(answer.get("response"), dict):
+                response: dict[str, Any] = answer["response"]
+                return response
     return {
         "execution_id": str(execution.pk),
         "state": execution.state,
         "output": execution.payload.output,
         "error": execution.error,
     }
-
-
-def _recorded_response(execution: Execution) -> dict[str, Any] | None:
-    ran = execution if execution.cached_at is None else execution.cached_from
-    if ran is None:
-        return None
-    for answer in (ran.payload.status_answer, ran.payload.start_answer):
-        if isinstance(answer, dict) and isinstance(answer.get("response"), dict):
-            response: dict[str, Any] = answer["response"]
-            return response
-    return None
 
 
 @transaction.atomic

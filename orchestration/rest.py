@@ -41,7 +41,7 @@ class AskSerializer(base.StrictSerializer):
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
-        max_length=records.MOST_TOOLS,
+        max_length=records.MAX_TOOLS,
         help_text="The names of the tools that the model may use.",
     )
     format_response = serializers.BooleanField(default=False, help_text="Also put the response into words.")
@@ -49,7 +49,7 @@ class AskSerializer(base.StrictSerializer):
         default="",
         allow_blank=True,
         allow_null=True,
-        max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=records.MAX_FORMAT_INSTRUCTIONS,
         help_text="How to phrase the response.",
     )
     dry_run = serializers.BooleanField(default=False, help_text="Only show what would be sent.")

@@ -20,15 +20,15 @@ from connectors.network.redaction import printable, shorten
 from orchestration.models import Failure, StageFailed
 
 LONGEST_TITLE = 200
-LONGEST_SHOWN_TITLE = 80  # Where only names and titles are given
-MOST_LIKELY = 40  # Tools that are described once the model has said what it looks for
-LONGEST_ENDPOINT = 2_000
+MAX_SHOWN_TITLE = 80  # Where only names and titles are given
+MAX_LIKELY = 40  # Tools that are described once the model has said what it looks for
+MAX_ENDPOINT = 2_000
 BETWEEN = "\n\n"
 REMEMBERED_ENTRIES = 2_000  # Texts of tools, a few kilobytes each
 SHOWN_ID = 100
-LONGEST_NAME = 120
-LONGEST_VALUE = 80  # Characters of a default and of each value of an enumeration
-MOST_VALUES = 20
+MAX_NAME = 120
+MAX_VALUE = 80  # Characters of a default and of each value of an enumeration
+MAX_VALUES = 20
 LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
 """Keywords that models tend to violate unless they are stated."""
 
@@ -105,8 +105,8 @@ def describe_all(workflows: Sequence[Workflow], *, tokens: int) -> ToolContext |
 
 
 def describe_likeliest(ranked: Sequence[Workflow], *, tokens: int) -> ToolContext:
-    """The same of the first `MOST_LIKELY`, or of as many of them as fit in their shortest form."""
-    likeliest = ranked[:MOST_LIKELY]
+    """Returns the same of the first `MAX_LIKELY`, or of as many of them as fit in their shortest form."""
+    likeliest = ranked[:MAX_LIKELY]
     if (context := describe_all(likeliest, tokens=tokens)) is not None:
         return context
     entries = _entries(likeliest, DEPTHS[-1], tokens)
@@ -134,7 +134,7 @@ def name_tools(ranked: Sequence[Workflow], *, tokens: int) -> dict[str, str]:
     """A line with name and title of each, by tool name, as many as fit."""
 
     def line_of(workflow: Workflow) -> str:
-        title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
+        title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, MAX_SHOWN_TITLE)
         return f"{workflow.tool_name} ({title})" if title else workflow.tool_name
 
     lines = ((workflow.tool_name, line_of(workflow)) for workflow in ranked)
@@ -152,7 +152,8 @@ class Wanted:
 def rank_tools(
     workflows: Sequence[Workflow], instructions: str, catalogue: ExposedCatalogue, wanted: Wanted
 ) -> list[Workflow]:
-    """The likeliest first: those wanted by name, then by the wanted words and by the instructions in turn."""
+    """Returns the likeliest first: those wanted by name, then by the wanted words and by the instructions in
+    turn."""
     names = [workflow.tool_name for workflow in workflows]
     by_words = rank_for_instructions(catalogue, wanted.words, names)
     by_instructions = rank_for_instructions(catalogue, instructions, names)
@@ -176,11 +177,16 @@ class _ToolText:
 
 
 def _entry(workflow: Workflow, depth: _Depth) -> str:
+    endpoint = ""
+    if is_http_tool(workflow):
+        # Such as `GET https://api.example.com/orders/{order_id}`
+        operation = HttpOperation.of(workflow.ref)
+        endpoint = f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
     text = _ToolText(
         name=workflow.tool_name,
         title="" if workflow.title == workflow.tool_name else workflow.title,
         description=workflow.shown_description,
-        endpoint=_endpoint(workflow),
+        endpoint=endpoint,
         content_hash=workflow.content_hash,
         argument_overrides=json.dumps(workflow.argument_overrides),
         input_schema=workflow.offered_input_schema,
@@ -196,7 +202,7 @@ def _written(text: _ToolText, depth: _Depth) -> str:
         "name": text.name,
         "title": one_line(text.title, LONGEST_TITLE),
         "description": one_line(text.description, depth.description),
-        "endpoint": one_line(text.endpoint, LONGEST_ENDPOINT),
+        "endpoint": one_line(text.endpoint, MAX_ENDPOINT),
     }
     lines = [f"{name}: {value}" for name, value in facts.items() if value]
     parameters = schema_lines(text.input_schema, depth.parameters, says_required=True)
@@ -204,14 +210,6 @@ def _written(text: _ToolText, depth: _Depth) -> str:
     lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
     lines += ["output:", *output] if output else []
     return "\n".join(lines)
-
-
-def _endpoint(workflow: Workflow) -> str:
-    """`GET https://api.example.com/orders/{order_id}`; empty for other tools."""
-    if not is_http_tool(workflow):
-        return ""
-    operation = HttpOperation.of(workflow.ref)
-    return f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
 
 
 def schema_lines(schema: dict[str, Any] | None, detail: Detail, *, says_required: bool) -> list[str]:
@@ -240,7 +238,7 @@ def one_line(text: str, limit: int) -> str:
 def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required: bool) -> Iterator[str]:
     found = inputs_at(place)
     for name, given in sorted(found.properties.items(), key=lambda item: item[0] not in found.required):
-        path = f"{prefix}{one_line(name, LONGEST_NAME)}"
+        path = f"{prefix}{one_line(name, MAX_NAME)}"
         need = "required" if name in found.required else "optional"
         yield _line(path, given, detail, need if says_required else "")
         if depth > 1:
@@ -266,7 +264,7 @@ def _stated(place: Place) -> dict[str, Any]:
 
 
 def _inside(place: Place) -> tuple[Place, str]:
-    """The items of a list, with the path suffix `[]`, or the place itself."""
+    """Returns the items of a list, with the path suffix `[]`, or the place itself."""
     items = _stated(place).get("items")
     return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
 
@@ -274,7 +272,7 @@ def _inside(place: Place) -> tuple[Place, str]:
 def _limits(stated: dict[str, Any]) -> Iterator[str]:
     for keyword in LIMITS:
         if isinstance(limit := stated.get(keyword), str | int | float):
-            yield f"{keyword} {one_line(str(limit), LONGEST_VALUE)}"
+            yield f"{keyword} {one_line(str(limit), MAX_VALUE)}"
 
 
 def _values(stated: dict[str, Any]) -> str:
@@ -282,9 +280,9 @@ def _values(stated: dict[str, Any]) -> str:
     values = [stated["const"]] if "const" in stated else listed if isinstance(listed, list) else []
     if not values:
         return ""
-    more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
-    return f"one of {' | '.join(map(_as_json, values[:MOST_VALUES]))}{more}"
+    more = f" and {len(values) - MAX_VALUES} more" if len(values) > MAX_VALUES else ""
+    return f"one of {' | '.join(map(_as_json, values[:MAX_VALUES]))}{more}"
 
 
 def _as_json(value: Any) -> str:
-    return one_line(json.dumps(value, ensure_ascii=False), LONGEST_VALUE)
+    return one_line(json.dumps(value, ensure_ascii=False), MAX_VALUE)

@@ -12,7 +12,7 @@ from opentelemetry.util.types import Attributes
 
 
 class AtMost(Sampler):
-    """Record a new trace unless so many have begun within a second.
+    """Records a new trace unless so many have begun within a second.
 
     Within ParentBased: a trace that a client begins is recorded if the client says so.
     """
@@ -41,10 +41,6 @@ class AtMost(Sampler):
                 return SamplingResult(Decision.DROP, trace_state=before)
             self._left -= 1
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, before)
-
-    def is_used_up(self) -> bool:
-        """Whether it would not record a trace that begins now."""
-        return self._left + (time.monotonic() - self._at) * self._per_second < 1
 
     def get_description(self) -> str:
         return f"AtMost({self._per_second:g} a second)"

@@ -7,21 +7,18 @@ as headers. Without an OTLP endpoint, no spans are created, and a client's trace
 import asyncio
 import contextlib
 import os
-import random
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, Token
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 if TYPE_CHECKING:  # Imported where spans are exported
     from opentelemetry.sdk.trace import TracerProvider
-
-    from telemetry.sampling import AtMost
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
 TRACEPARENT = "traceparent"
@@ -29,28 +26,9 @@ SERVICE = "workflow-catalogue"
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Empty without a request, such as in scheduled work."""
-
-
-class _Here(NamedTuple):
-    """What is asked of the current span, read once: OpenTelemetry looks it up by ten calls each time."""
-
-    span: Span
-    trace_id: str
-    traceparent: str
-    is_left_out: bool  # Ours, and not recorded: nor are spans within it
-
-
-_here: ContextVar[_Here | None] = ContextVar("here", default=None)
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer(SERVICE)
-
-
-class Exporting(NamedTuple):
-    provider: "TracerProvider"
-    new_traces: "AtMost | None"  # None: OpenTelemetry's own choice
-
-
-_exporting: list[Exporting] = []  # One at most
+_exporting: list["TracerProvider"] = []  # One at most
 
 
 def new_request_id() -> str:
@@ -58,7 +36,7 @@ def new_request_id() -> str:
 
 
 def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Adopt the request id and trace context of an HTTP request, which must run in its own context. Returns
+    """Adopts the request id and trace context of an HTTP request, which must run in its own context. Returns
     the id: the client's, if it is usable, else that of its trace, else a new one."""
     sent = {name: value for name, value in headers if name in _READ}
     identity = sent.get(b"x-request-id", b"").decode("latin-1")
@@ -67,7 +45,7 @@ def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if b"traceparent" in sent:
         context = context_of({name.decode(): value.decode("latin-1") for name, value in sent.items()})
         if context is not None:
-            _enter(context)
+            otel_context.attach(context)
             identity = identity or current_trace_id()
     identity = identity or new_request_id()
     request_id.set(identity)
@@ -78,7 +56,7 @@ _READ = frozenset({b"x-request-id", b"traceparent", b"tracestate"})
 
 
 def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
-    """The trace context in headers or in `_meta` of an MCP message; None if it is missing or malformed."""
+    """Returns the trace context in headers or `_meta` of an MCP message; None if missing or malformed."""
     if not meta or not isinstance(meta.get(TRACEPARENT), str):
         return None
     context = _propagator.extract({name: value for name, value in meta.items() if isinstance(value, str)})
@@ -86,36 +64,16 @@ def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
 
 
 def current_trace_id() -> str:
-    here = _here.get()
-    return "" if here is None else here.trace_id
+    found = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(found.trace_id) if found.is_valid else ""
 
 
 def current_traceparent() -> str | None:
-    here = _here.get()
-    return None if here is None else here.traceparent
-
-
-class _Left(NamedTuple):
-    """What restores what was current before."""
-
-    context: Token[otel_context.Context]
-    here: Token[_Here | None]
-
-    def restore(self) -> None:
-        _here.reset(self.here)
-        otel_context.detach(self.context)
-
-
-def _enter(context: otel_context.Context, *, is_ours: bool = False) -> _Left:
-    """Make the span of that context the current one. `is_ours`: it was, though in another process."""
-    span = trace.get_current_span(context)
-    found = span.get_span_context()
-    here = None
-    if found.is_valid:
-        trace_id, flags = trace.format_trace_id(found.trace_id), found.trace_flags
-        parent = f"00-{trace_id}-{trace.format_span_id(found.span_id)}-{flags:02x}"
-        here = _Here(span, trace_id, parent, (is_ours or not found.is_remote) and not flags.sampled)
-    return _Left(otel_context.attach(context), _here.set(here))
+    found = trace.get_current_span().get_span_context()
+    if not found.is_valid:
+        return None
+    trace_id, span_id = trace.format_trace_id(found.trace_id), trace.format_span_id(found.span_id)
+    return f"00-{trace_id}-{span_id}-{found.trace_flags:02x}"
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -130,13 +88,13 @@ def outgoing_headers() -> dict[str, str]:
 
 @contextlib.contextmanager
 def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None]:
-    """The block is part of an earlier request, or of none."""
-    left, before = continue_request(traceparent=traceparent, identity=identity)
+    """Makes the block part of an earlier request, or of none."""
+    context, before = continue_request(traceparent=traceparent, identity=identity)
     try:
         yield
     finally:
         request_id.reset(before)
-        left.restore()
+        otel_context.detach(context)
 
 
 def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -144,20 +102,22 @@ def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(work, context=Context())
 
 
-def continue_request(*, traceparent: str | None, identity: str | None) -> tuple[_Left, Token[str]]:
+def continue_request(
+    *, traceparent: str | None, identity: str | None
+) -> tuple[Token[otel_context.Context], Token[str]]:
     """Like `continued`, for the rest of this thread's context. Returns what restores the one before."""
     carrier = {TRACEPARENT: traceparent} if traceparent else {}
-    left = _enter(_propagator.extract(carrier, context=otel_context.Context()), is_ours=True)
-    return left, request_id.set(identity or "")
+    context = _propagator.extract(carrier, context=otel_context.Context())
+    return otel_context.attach(context), request_id.set(identity or "")
 
 
 def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
     """A step of a run: a new span, or an attribute of the current one, such as that of a tools/call."""
     if not _exporting:
         return _NOTHING
-    here = _here.get()
-    if here is not None and here.span.is_recording():
-        here.span.set_attribute("catalogue.execution", str(execution))
+    present = trace.get_current_span()
+    if present.is_recording():
+        present.set_attribute("catalogue.execution", str(execution))
         return _NOTHING
     return span(name, attributes={"catalogue.execution": str(execution)})
 
@@ -169,16 +129,12 @@ def span(
     parent: otel_context.Context | None = None,
     attributes: Mapping[str, str | int] | None = None,
 ) -> contextlib.AbstractContextManager[Span | None]:
-    """None if tracing is off, or within a span of ours that is not recorded; a `parent` is still passed on.
+    """Begins a span. Returns None if tracing is off; a `parent` is still passed on.
+
     An error ends the span as failed, with its type but without its message, which may quote engines and
-    callers."""
+    callers.
+    """
     if _exporting:
-        here = _here.get()
-        if parent is None:
-            if here is not None and here.is_left_out:
-                return _NOTHING
-            if here is None and (limit := _exporting[0].new_traces) is not None and limit.is_used_up():
-                return _within(_unrecorded())
         return _current(name, kind, parent, attributes)
     return _NOTHING if parent is None else _within(parent)
 
@@ -188,18 +144,11 @@ _NOTHING = contextlib.nullcontext()
 
 @contextlib.contextmanager
 def _within(context: otel_context.Context) -> Iterator[None]:
-    left = _enter(context)
+    left = otel_context.attach(context)
     try:
         yield
     finally:
-        left.restore()
-
-
-def _unrecorded() -> otel_context.Context:
-    """A trace that is not recorded. The log and the engines get its id all the same."""
-    trace_id, span_id = random.getrandbits(128) or 1, random.getrandbits(64) or 1
-    span = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags()))
-    return trace.set_span_in_context(span)
+        otel_context.detach(left)
 
 
 @contextlib.contextmanager
@@ -211,7 +160,7 @@ def _current(
 ) -> Iterator[Span]:
     """Unlike OpenTelemetry's own, leaves the messages of errors out."""
     span = _tracer.start_span(name, parent, kind, attributes)
-    left = _enter(trace.set_span_in_context(span))
+    left = otel_context.attach(trace.set_span_in_context(span))
     try:
         yield span
     except Exception as error:
@@ -219,7 +168,7 @@ def _current(
             fail(span, type(error).__name__)
         raise
     finally:
-        left.restore()
+        otel_context.detach(left)
         span.end()
 
 
@@ -229,7 +178,7 @@ def fail(span: Span, error_type: str) -> None:
 
 
 def export_spans(*, process: str, version: str, traces_per_second: float) -> None:
-    """Send spans to the OTLP endpoint of the OTEL_* variables, from a separate thread. Further calls have no
+    """Sends spans to the OTLP endpoint of the OTEL_* variables, from a separate thread. Further calls have no
     effect."""
     if _exporting:
         return
@@ -269,15 +218,15 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         # OTEL_SERVICE_NAME is not set.
         resource = resource.merge(Resource({"service.name": SERVICE}))
-    limit = AtMost(traces_per_second) if traces_per_second else None
-    sampler = None if limit is None else ParentBased(limit)
+    # Otherwise OpenTelemetry's own choice.
+    sampler = ParentBased(AtMost(traces_per_second)) if traces_per_second else None
     provider = TracerProvider(sampler, resource)
     provider.add_span_processor(BatchSpanProcessor(WithoutWords()))
     trace.set_tracer_provider(provider)
-    _exporting.append(Exporting(provider, limit))
+    _exporting.append(provider)
 
 
 def finish_spans() -> None:
-    """Send the remaining spans before the process ends."""
-    for exporting in _exporting:
-        exporting.provider.force_flush(2_000)  # Milliseconds
+    """Sends the remaining spans before the process ends."""
+    for provider in _exporting:
+        provider.force_flush(2_000)  # Milliseconds

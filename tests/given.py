@@ -178,12 +178,11 @@ def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> InMemorySpanExporter:
     """What a collector of traces would get: all, or a parameter's number of new traces a second."""
-    limit = AtMost(request.param) if hasattr(request, "param") else None
-    sampler = None if limit is None else ParentBased(limit)
+    sampler = ParentBased(AtMost(request.param)) if hasattr(request, "param") else None
     exporter, provider = InMemorySpanExporter(), TracerProvider(sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
-    monkeypatch.setattr(traces, "_exporting", [traces.Exporting(provider, limit)])
+    monkeypatch.setattr(traces, "_exporting", [provider])
     return exporter
 
 

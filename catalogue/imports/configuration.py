@@ -259,10 +259,10 @@ class Workflows:
                 Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
         for batch in in_batches(self.accepted, BATCH):
             Review.objects.changes().filter(workflow__in=batch).delete()
-        decided = [
+        switched = [
             row for row, fields in self.changed.items() if any(one.name == "enabled" for one in fields)
         ]
-        for rows in in_batches(decided, BATCH):
+        for rows in in_batches(switched, BATCH):
             enable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in rows if row.enabled]))
             disable_workflows(Workflow.objects.filter(pk__in=[row.pk for row in rows if not row.enabled]))
         gone = [row.pk for row in self.removed]

@@ -51,8 +51,8 @@ from catalogue.naming import counted
 from connectors.network.redaction import printable
 from executions.admin.page import show_caller, show_wait, state_badge
 from executions.approvals import (
-    LONGEST_MINUTES,
     LONGEST_WORDS,
+    MAX_MINUTES,
     OWN_CALL,
     PERMISSION,
     NotDecided,
@@ -83,7 +83,7 @@ class TimeForm(forms.Form):
     number = forms.IntegerField(
         label="Duration",
         min_value=1,
-        max_value=LONGEST_MINUTES,
+        max_value=MAX_MINUTES,
         initial=60,
         widget=UnfoldAdminIntegerFieldWidget(attrs={"autocomplete": "off"}),
     )

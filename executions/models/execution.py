@@ -447,10 +447,6 @@ def milliseconds_between(
     return max(0, round((ended - begun).total_seconds() * 1000))
 
 
-ABANDONED = (
-    "SELECT 1 FROM executions_execution"
-    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
-)
 # Steps through the index from name to name: many rows, few names.
 SOURCE_NAMES = (
     "WITH RECURSIVE known(name) AS ("
@@ -522,14 +518,6 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.all() if caller.sees_everything else self.filter(caller.own)
 
 
-def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
-    """Whether the caller disconnected before the answer to such a call. In SQL: every call asks this."""
-    moment = connection.ops.adapt_datetimefield_value(now)
-    with connection.cursor() as cursor:
-        cursor.execute(ABANDONED, [caller, arguments_hash, moment])
-        return cursor.fetchone() is not None
-
-
 def recorded_source_names(*, limit: int) -> list[str]:
     """In alphabetical order, deleted sources included."""
     with connection.cursor() as cursor:
@@ -537,7 +525,7 @@ def recorded_source_names(*, limit: int) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-LONGEST_DAYS = 36_500
+MAX_DAYS = 36_500
 SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller must get its result
 
 
@@ -549,7 +537,7 @@ def _days(
         default=default,
         null=True,
         blank=True,
-        validators=[MaxValueValidator(LONGEST_DAYS)],
+        validators=[MaxValueValidator(MAX_DAYS)],
         help_text=f"{help_text} In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.",
     )
 
@@ -607,7 +595,7 @@ class Retention(Recorded):
 
     @classmethod
     def current(cls) -> Retention:
-        """The defaults before the first change."""
+        """Returns the defaults before the first change."""
         return cls.objects.filter(pk=cls.ONLY).first() or cls()
 
 
@@ -681,10 +669,8 @@ class ExecutionPayload(models.Model):
     def leave_out_too_large(
         cls, execution: ExecutionRecord, sizes: Mapping[str, int], values: dict[str, Any]
     ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """The values to store, and lines for the timeline; one that is too large is left out."""
+        """Returns the values to store, without those that are too large, and lines for the timeline."""
         limit = settings.CATALOGUE.max_payload_bytes
-        if max(sizes.values(), default=0) <= limit:
-            return values, []
         too_large = {name: size for name, size in sizes.items() if size > limit}
         cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
         known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)
@@ -717,7 +703,7 @@ def prove(parts: list[Any], *payload: Any) -> str:
 
 
 def prove_end(row: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
-    """The column of the payload; none before the end."""
+    """Returns the column of the payload; none before the end."""
     values = payload.get("output"), payload.get("content")
     return {"ended_proof": prove(parts_of_end(row), *values)} if row["state"] in FINAL else {}
 

@@ -38,6 +38,9 @@ from executions.models.execution import (
     ExecutionQuerySet,
     InputRequest,
     State,
+    parts_of_call,
+    prove,
+    prove_end,
     size_of,
 )
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
@@ -134,7 +137,7 @@ class Execution(Transitions):
         now = timezone.now()
         moved = self._transition(
             [State.STARTING],
-            _started_event(started.run_id),
+            ("started", f"The engine runs it as {started.run_id}."),
             payload={"start_answer": started.raw},
             state=State.RUNNING,
             run_id=started.run_id,
@@ -159,7 +162,7 @@ class Execution(Transitions):
         return self._finish_as_reported(
             [State.STARTING],
             snapshot,
-            _started_event(started.run_id),
+            ("started", f"The engine runs it as {started.run_id}."),
             payload={"start_answer": started.raw, **answers},
             now=now,
             run_id=started.run_id,
@@ -192,11 +195,21 @@ class Execution(Transitions):
 
     def confirm_ran(self, output: Any, *, by: str) -> bool:
         """An administrator found that an unconfirmed start ran to its end. `output` None: not known."""
-        event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
+        event = f"{by}: it ran. Its output is not known."
+        words = [
+            f"{by} confirmed that {self.tool_name} ran, but its output is not known. "
+            "Calling it again would run it a second time."
+        ]
+        if output is not None:
+            event = f"{by}: it ran. {by} reported its output."
+            written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+            words = [f"{by} confirmed that {self.tool_name} ran, and reported this output:", written]
+        content = [{"type": "text", "text": text} for text in words]  # As MCP has it
+        said = self.payload.metadata | {SAID_BY: by}
         return self._transition(
             [State.UNCONFIRMED],
             (State.COMPLETED.value, event),
-            payload=payload,
+            payload={"output": output, "content": content, "metadata": said},
             state=State.COMPLETED,
             finished_at=timezone.now(),
             error_kind="",
@@ -264,12 +277,14 @@ class Execution(Transitions):
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
         now = timezone.now()
         news = self.news_in(snapshot, now)
-        noted = {"progress_noted_at": now} if news else {}
+        noted: dict[str, Any] = {"progress_noted_at": now} if news else {}
         moved = self._transition(
             [State.STARTING],
             *([("progress", news)] if news else []),
             ours=True,
-            **{"polled_at": now, **noted, **self.shown_by(snapshot)},
+            polled_at=now,
+            **noted,
+            **self.shown_by(snapshot),
         )
         if moved and news:
             log_progress(self, news)
@@ -337,8 +352,8 @@ class Execution(Transitions):
         return self._transition([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
     def report_end(self) -> bool:
-        """The engine's webhook reported its end: poll now, or once the start is recorded. False: it is not
-        running, or an earlier report has not led to a poll yet.
+        """The engine's webhook reported its end: poll now, or once the start is recorded. False: it
+        is not running, or an earlier report has not led to a poll yet.
 
         A failing engine is polled at its next attempt anyway.
         """
@@ -556,35 +571,6 @@ def log_progress(execution: Execution, news: str) -> None:
     logger.bind(execution=execution.pk, tool=execution.tool_name).debug("Progress: {}", printable(news))
 
 
-def _started_event(run_id: str) -> Event:
-    return "started", f"The engine runs it as {run_id}."
-
-
-Block = dict[str, Any]  # An MCP content block
-
-
-def manual_result(
-    tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
-) -> tuple[str, dict[str, Any]]:
-    """The line of the timeline, and the changed payload. `output` None: not known."""
-    said = metadata | {SAID_BY: by}
-    if output is None:
-        message = (
-            f"{by} confirmed that {tool_name} ran, but its output is not known. "
-            "Calling it again would run it a second time."
-        )
-        event = f"{by}: it ran. Its output is not known."
-        return event, {"output": None, "content": [_text(message)], "metadata": said}
-    message = f"{by} confirmed that {tool_name} ran, and reported this output:"
-    written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    event = f"{by}: it ran. {by} reported its output."
-    return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
-
-
-def _text(words: str) -> Block:
-    return {"type": "text", "text": words}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartRequest:
     tool_name: str
@@ -639,8 +625,9 @@ def insert_execution(
     elif (here := origin.get()) is not None:
         metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
     stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
-    for name in ("began_proof", "ended_proof"):
-        setattr(stored, name, stored.make_proof(name))
+    stored.began_proof = prove(parts_of_call(vars(execution), metadata), request.arguments)
+    if execution.is_final:
+        stored.ended_proof = prove_end(vars(execution), payload)["ended_proof"]
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]

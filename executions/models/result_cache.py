@@ -62,7 +62,7 @@ class CachePolicy(Recorded):
 
     @classmethod
     def current(cls) -> CachePolicy:
-        """The defaults before the first change."""
+        """Returns the defaults before the first change."""
         return cls.objects.filter(pk=cls.ONLY).first() or cls()
 
 
@@ -157,7 +157,7 @@ class CachedResult(models.Model):
         return found
 
     def answers(self, now: datetime, *, seconds: int) -> bool:
-        """Whether it may still be used if its workflow's results are now cached for `seconds`."""
+        """Returns whether it may still be used if its workflow's results are now cached for `seconds`."""
         ends_at = min(self.expires_at, self.created_at + timedelta(seconds=seconds))
         # Not one from a clock that was ahead: it would answer for that much longer.
         return self.created_at - CLOCKS_APART < now < ends_at
@@ -237,7 +237,7 @@ READ = (
 
 
 def keep_result(execution: ExecutionRecord, output: Any, content: Any) -> None:
-    """Cache the result if its workflow still caches and the key is unchanged; failures are only logged."""
+    """Caches the result if its workflow still caches and the key is unchanged; failures are only logged."""
     try:
         with transaction.atomic():
             _keep(execution, output, content)
@@ -265,7 +265,7 @@ def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
 
 
 def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: Any, content: Any) -> bool:
-    """Whether it can answer the same call again: complete, valid and of the present workflow."""
+    """Returns whether it can answer the same call again: complete, valid and of the present workflow."""
     if workflow.effective_cache_seconds is None or (output is None and content is None):
         return False
     if cache_key(workflow, execution.arguments_hash) != execution.cache_key:
@@ -275,23 +275,19 @@ def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: An
 
 
 def evict_excess() -> int:
-    """Evict the least recently used results until the cache is within its limit, in several transactions."""
+    """Evicts the least recently used results until the cache is within its limit, in several transactions."""
     evicted = 0
     while (excess := CacheUse.total_bytes() - CachePolicy.current().max_bytes) > 0:
-        if not (victims := _least_recently_used(excess)):
+        victims = []
+        oldest = CachedResult.objects.order_by("last_used_at", "pk").values_list("pk", "size")
+        for key, size in oldest[:BATCH]:
+            victims.append(key)
+            if (excess := excess - size) <= 0:
+                break
+        if not victims:
             break
         evicted += remove_results(victims, counted_as="evictions")
     return evicted
-
-
-def _least_recently_used(excess: int) -> list[int]:
-    victims = []
-    oldest = CachedResult.objects.order_by("last_used_at", "pk").values_list("pk", "size")
-    for key, size in oldest[:BATCH]:
-        victims.append(key)
-        if (excess := excess - size) <= 0:
-            break
-    return victims
 
 
 @transaction.atomic

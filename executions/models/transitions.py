@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, models, transaction
 from django.db.models.expressions import RawSQL
 from django.utils import timezone
@@ -97,13 +98,16 @@ class Transitions(ExecutionRecord):
                 needs_operator = snapshot.unread.needs_operator
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
+        aftermath = None if snapshot.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
+        if snapshot.may_have_effect:
+            aftermath = Aftermath.MAY_HAVE_EFFECT
         kind = ErrorKind.CONFIGURATION if needs_operator else ErrorKind.EXECUTION
         is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED and not why
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
             moved = self._transition(
                 allowed,
                 *events,
-                *(_lines_of(_aftermath_of(snapshot)) if state == State.FAILED else ()),
+                *(_lines_of(aftermath) if state == State.FAILED else ()),
                 (state.value, why),
                 payload={**_result_of(snapshot), **payload},
                 **self._end(state, kind=kind if why else None, why=why, snapshot=snapshot, now=now),
@@ -175,7 +179,7 @@ class Transitions(ExecutionRecord):
         payload: dict[str, Any] | None = None,
         **changes: Any,
     ) -> bool:
-        """Apply `changes`, events and payload if the row is still in an `allowed` state; True if so.
+        """Applies `changes`, events and payload if the row is still in an `allowed` state; True if so.
 
         `ours`: only under the lease that the row was read with. Afterwards the instance has the changes.
         """
@@ -186,17 +190,16 @@ class Transitions(ExecutionRecord):
             # Of what callers read: the content may be all of it, or a note
             given = [sizes[name] for name in ("output", "content") if payload.get(name) is not None]
             changes["output_characters"] = max(given, default=0)
-        payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
+        if max(sizes.values(), default=0) > settings.CATALOGUE.max_payload_bytes:
+            payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
+            events = (*lines, *events)
         is_one = ONE_STATEMENT and when is None
         now = changes.get("finished_at") or timezone.now()
         payload |= prove_end(vars(self) | changes, payload)
-        others = self._statements(payload, [*lines, *events], now, only_if_changed=is_one)
+        others = self._statements(payload, events, now, only_if_changed=is_one)
         if is_final:
             others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))
-        if when is None:
-            moved = change_and(self._update(allowed, changes, ours=ours), *others)
-        else:
-            moved = self._transition_when(when, allowed, changes, others)
+        moved = self._change(allowed, changes, others, when=when, ours=ours)
         if not moved:
             return False
         _keep_before(self)
@@ -210,19 +213,24 @@ class Transitions(ExecutionRecord):
         self.state = changes.get("state", self.state)
         return True
 
-    def _update(self, allowed: Iterable[str], changes: Mapping[str, Any], *, ours: bool) -> Statement:
-        states = list(map(str, allowed))
-        condition = f"id = %s AND state IN ({', '.join(['%s'] * len(states))})"
-        parameters = [adapt_key(self.pk), *states]
-        if ours:
-            condition += " AND lease_holder = %s"
-            parameters.append(self.lease_holder)
-        return update(type(self), changes, condition, parameters)
-
-    def _transition_when(
-        self, when: models.Q, allowed: Iterable[str], changes: Mapping[str, Any], others: Sequence[Statement]
+    def _change(
+        self,
+        allowed: Iterable[str],
+        changes: Mapping[str, Any],
+        others: Sequence[Statement],
+        *,
+        when: models.Q | None,
+        ours: bool,
     ) -> bool:
-        matching = type(self)._default_manager.filter(when, pk=self.pk, state__in=list(allowed))
+        states = list(map(str, allowed))
+        if when is None:
+            condition = f"id = %s AND state IN ({', '.join(['%s'] * len(states))})"
+            parameters = [adapt_key(self.pk), *states]
+            if ours:
+                condition += " AND lease_holder = %s"
+                parameters.append(self.lease_holder)
+            return change_and(update(type(self), changes, condition, parameters), *others)
+        matching = type(self)._default_manager.filter(when, pk=self.pk, state__in=states)
         # A single UPDATE needs no transaction, and a savepoint in another one costs time.
         with transaction.atomic(savepoint=False) if others else contextlib.nullcontext():
             if matching.update(**changes) != 1:
@@ -247,12 +255,6 @@ class Transitions(ExecutionRecord):
 def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     content = {} if snapshot.content is None else {"content": list(snapshot.content)}
     return {"output": snapshot.output, **content}
-
-
-def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:
-    if snapshot.may_have_effect:
-        return Aftermath.MAY_HAVE_EFFECT
-    return None if snapshot.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
 
 
 def _lines_of(aftermath: Aftermath | None) -> list[Event]:

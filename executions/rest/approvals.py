@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from access.permissions import admin_access
 from catalogue.rest import base
 from executions.approvals import (
-    LONGEST_MINUTES,
     LONGEST_WORDS,
+    MAX_MINUTES,
     PERMISSION,
     Verdict,
     decide,
@@ -99,7 +99,7 @@ class ApproveSerializer(base.StrictSerializer, serializers.ModelSerializer[Appro
     class Meta:
         model = ApprovalDecision
         fields = ("minutes",)
-        extra_kwargs = {"minutes": {"default": None, "min_value": 1, "max_value": LONGEST_MINUTES}}
+        extra_kwargs = {"minutes": {"default": None, "min_value": 1, "max_value": MAX_MINUTES}}
 
 
 class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):

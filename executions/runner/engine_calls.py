@@ -29,7 +29,7 @@ from executions.models.execution import State
 Answer = TypeVar("Answer")
 START_SECONDS = 60.0  # The longest start, whatever the connector allows
 READ_SECONDS = 30.0  # The longest poll or cancel
-LONGEST_INTERVAL_SECONDS = 60.0
+MAX_INTERVAL_SECONDS = 60.0
 AGAIN_SECONDS = 300.0  # Between two lines that polls of a source begin to fail for the same reason
 FORGOTTEN_SECONDS = 600.0  # Runs that failed last may have ended otherwise: so long after, it is a new outage
 
@@ -61,7 +61,8 @@ async def ask(
     otherwise: type[OutcomeUnknown | Unreachable],
     returns: type | UnionType = object,
 ) -> Answer:
-    """The engine's answer. A timeout, an unexpected error or an answer of another type raises `otherwise`."""
+    """Returns the engine's answer. A timeout, an unexpected error or an answer of another type raises
+    `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
             answer = await call
@@ -90,7 +91,7 @@ def next_try_after(
     """Doubles from 1 s with each failure; at least the engine's delay, at most until `by` or the deadline."""
     asked = error.retry_after if isinstance(error, Unreachable) else None
     in_a_row = execution.attempts if failures is None else failures
-    backoff = backoff_seconds(in_a_row, first=1, longest=LONGEST_INTERVAL_SECONDS)
+    backoff = backoff_seconds(in_a_row, first=1, longest=MAX_INTERVAL_SECONDS)
     now = timezone.now()
     latest = execution.deadline_at if by is None else by
     return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))
@@ -136,7 +137,7 @@ class PollOutages:
             running = Execution.objects.filter(workflow__source__name=source, state=State.RUNNING).count()
             text = "Polls of {} at source {} fail. The runs go on; each is polled again within {:.0f} s: {}"
             logger.bind(source=source).warning(
-                text, counted(running, "run"), source, LONGEST_INTERVAL_SECONDS, error.message
+                text, counted(running, "run"), source, MAX_INTERVAL_SECONDS, error.message
             )
 
     def end(self, execution: Execution) -> bool:

@@ -28,7 +28,7 @@ from executions.models import ErrorKind, Execution
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
 from executions.runner.engine_calls import (
-    LONGEST_INTERVAL_SECONDS,
+    MAX_INTERVAL_SECONDS,
     READ_SECONDS,
     ask,
     capabilities_of,
@@ -97,8 +97,8 @@ def _record_news(ours: ExecutionQuerySet[Execution], polls: Sequence[Poll], now:
         ExecutionEvent.objects.bulk_create(events)
 
 
-SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
-LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a twentieth of the run's age
+MIN_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
+MAX_WAIT_SECONDS = 10.0  # which otherwise takes a twentieth of the run's age
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
 FORGIVEN_UNREAD = {Unreachable: 6, NotFound: 3}  # The same of its result: about a minute, and 7 s
 CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
@@ -112,7 +112,7 @@ class PollResult:
 
 
 async def follow(execution: Execution, *, waited_for: bool) -> None:
-    """Poll a run; past its deadline, or on request, have it cancelled first.
+    """Polls a run; past its deadline, or on request, has it cancelled first.
 
     The engine's answer counts, however late: a run that completed during an outage keeps its result (A7.2,
     A7.5). Without a waiting request, recording the answer releases the lease.
@@ -139,9 +139,15 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     if refusal:
         await run_in_database(execution.mark_cancel_refused, refusal)
     metrics.polls.labels("ok").inc()
-    if poll_outages.end(execution):
+    if execution.poll_failure and poll_outages.end(execution):
         await run_in_database(list_again_after_outage, execution.source_name)
-    if release and _goes_on(execution, result.snapshot, result.interval):
+    goes_on = (
+        result.snapshot.state == RunState.RUNNING
+        and execution.cancel_requested_at is None
+        and execution.end_reported_at is None
+        and timezone.now() + result.interval + timedelta(seconds=READ_SECONDS) < execution.deadline_at
+    )
+    if release and goes_on:
         # Whole seconds, so that many rows share one statement.
         seconds = ceil(result.interval.total_seconds())
         await record_together(record_polls, (execution, result.snapshot), seconds=seconds)
@@ -150,7 +156,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
 
 
 async def _poll(connector: Connector, execution: Execution, *, waited_for: bool) -> PollResult | datetime:
-    """The engine's answer, or when it may next be asked."""
+    """Returns the engine's answer, or when it may next be asked."""
     capabilities = capabilities_of(connector, execution)
     if execution.polled_at is not None:
         # The engine's minimum applies between any two polls of a run (B2).
@@ -164,10 +170,10 @@ async def _poll(connector: Connector, execution: Execution, *, waited_for: bool)
 
 
 async def _wait(connector: Connector, execution: Execution, *, until: datetime) -> PollResult | datetime:
-    """Wait at the engine for the run's end, until progress is due or the record changes."""
+    """Waits at the engine for the run's end, until progress is due or the record changes."""
     asked_at = timezone.now()
     age = (asked_at - (execution.started_at or execution.created_at)).total_seconds()
-    longest = max(SHORTEST_WAIT_SECONDS, min(age / 20, LONGEST_WAIT_SECONDS))
+    longest = max(MIN_WAIT_SECONDS, min(age / 20, MAX_WAIT_SECONDS))
     seconds = max(0.0, min(longest, (until - asked_at).total_seconds()))
     changed = asyncio.Event()
     waiting = asyncio.create_task(
@@ -193,7 +199,7 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
-    """At least the engine's minimum (B2), and as long as earlier runs of the workflow suggest.
+    """Returns at least the engine's minimum (B2), and as long as earlier runs of the workflow suggest.
 
     If they suggest nothing and no request waits, a tenth of the run's age. Shorter for a run past its timeout
     or being cancelled.
@@ -210,7 +216,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
         return max(timedelta(seconds=shortest), (now - execution.overdue_since) / 5)
     age = (now - (execution.started_at or execution.created_at)).total_seconds()
     relaxed = max(settings.CATALOGUE.status_check_interval, age / 10)
-    return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
+    return timedelta(seconds=max(shortest, min(relaxed, MAX_INTERVAL_SECONDS)))
 
 
 def _is_to_end(execution: Execution) -> bool:
@@ -218,9 +224,9 @@ def _is_to_end(execution: Execution) -> bool:
 
 
 async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
-    """Cancel the run; if it continues, terminate it later. Returns as `_send_cancel`."""
-    if execution.cancel_sent_at is None and _is_to_end(execution):
-        return await _send_cancel(connector, execution, capabilities)
+    """Cancels a run that is to end; if it continues, terminates it later. Returns as `_send_cancel`."""
+    if execution.cancel_sent_at is None:
+        return await _send_cancel(connector, execution, capabilities) if _is_to_end(execution) else ""
     terminated_at = _terminated_at(execution, capabilities)
     if terminated_at is not None and terminated_at <= timezone.now():
         await _send_terminate(connector, execution)
@@ -228,7 +234,7 @@ async def _send_its_end(connector: Connector, execution: Execution, capabilities
 
 
 def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
-    """When to terminate a cancelled run that continues; None: never, or already done."""
+    """Returns when to terminate a cancelled run that continues; None: never, or already done."""
     grace, told_at = capabilities.terminates_after_seconds, execution.cancel_sent_at
     if grace is None or told_at is None or execution.terminate_sent_at is not None:
         return None
@@ -236,7 +242,8 @@ def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime
 
 
 def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
-    """Until when a run past its timeout is polled, by its detection or cancellation; None before that."""
+    """Returns until when a run past its timeout is polled, by its detection or cancellation; None before
+    that."""
     if (begun := execution.overdue_since) is None:
         return None
     begun = max(begun, execution.cancel_sent_at or begun)
@@ -274,7 +281,7 @@ def cannot_cancel(execution: Execution) -> str:
 
 
 async def _send_cancel(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
-    """Cancel at the engine; a poll shows the outcome. Repeated at the next step if it failed. Returns the
+    """Cancels at the engine; a poll shows the outcome. Repeated at the next step if it failed. Returns the
     engine's "not found", which is a refusal only if the poll finds the run: an earlier request, whose answer
     was lost, may have ended it."""
     try:
@@ -294,15 +301,6 @@ async def _send_cancel(connector: Connector, execution: Execution, capabilities:
     else:
         await run_in_database(execution.mark_cancel_sent)
     return ""
-
-
-def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> bool:
-    return (
-        snapshot.state == RunState.RUNNING
-        and execution.cancel_requested_at is None
-        and execution.end_reported_at is None
-        and timezone.now() + interval + timedelta(seconds=READ_SECONDS) < execution.deadline_at
-    )
 
 
 def _record_snapshot(

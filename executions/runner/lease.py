@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ _renewals: dict[asyncio.AbstractEventLoop, _Renewals] = {}
 
 @contextlib.contextmanager
 def renewing_lease(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iterator[None]:
-    """Renew the holder's lease until the block ends; `awaited`: a request waits for the execution."""
+    """Renews the holder's lease until the block ends; `awaited`: a request waits for the execution."""
     loop = asyncio.get_running_loop()
     renewals = _renewals.setdefault(loop, _Renewals())
     renewals.held[execution_id, holder] += 1
@@ -105,7 +105,7 @@ CORRECTED_AT_A_TIME = 500
 
 
 def correct_times() -> None:
-    """Limit what a clock that was ahead wrote into active executions to what the present time allows.
+    """Limits what a clock that was ahead wrote into active executions to what the present time allows.
 
     Otherwise such a run would be polled, timed out and taken over only once the time is reached. A process
     whose clock is still ahead renews its leases, and so keeps them.
@@ -157,18 +157,31 @@ class Lane(NamedTuple):
 
 
 def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = None) -> list[Execution]:
-    """Lease due executions, the earliest first, as far as their lanes have room. With workflow and source."""
+    """Leases due executions, the earliest first, as far as their lanes have room."""
     now, holder, counts = timezone.now(), uuid.uuid4().hex, Counter(in_flight or {})
     claimed: list[uuid.UUID] = []
     while len(claimed) < limit:
         full = [lane for lane, count in counts.items() if count >= LANE_ROOM]
-        due = Execution.objects.due(now).exclude(_in_any(full))
+        polls = Q(source_name__in=[lane.source_name for lane in full if lane.polls], state=State.RUNNING)
+        others = [lane.source_name for lane in full if not lane.polls]
+        starts = Q(source_name__in=others, state__in=[State.PENDING, State.STARTING])
+        due = Execution.objects.due(now).exclude(polls | starts)
         named = due.values_list("pk", "source_name", "state", "next_attempt_at", "lease_holder")
         found = list(named[: limit - len(claimed)])
-        picked = _pick([row[:3] for row in found], counts)
+        picked = []
+        for key, source_name, state, *_ in found:
+            lane = Lane.of(source_name, state)
+            if counts[lane] < LANE_ROOM:
+                counts[lane] += 1
+                picked.append(key)
         if _take(picked, now=now, holder=holder) == len(picked):
             # Another process may have been faster with some; only the read shows which.
-            _count_taken(found, set(picked), now)
+            metrics.steps_claimed.inc(len(picked))
+            taken = set(picked)
+            for _, _, _, due_at, former_holder in (row for row in found if row[0] in taken):
+                metrics.step_lag.observe(max(0.0, (now - due_at).total_seconds()))
+                if former_holder:
+                    metrics.leases_lost.inc()
         claimed += picked
         # Otherwise a lane is full, and behind it others may be due.
         if len(picked) == len(found):
@@ -181,27 +194,6 @@ def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = N
     return list(ours.prefetch_related(Prefetch("workflow", workflows))) if claimed else []
 
 
-def _pick(found: Iterable[tuple[uuid.UUID, str, str]], counts: Counter[Lane]) -> list[uuid.UUID]:
-    picked = []
-    for key, source_name, state in found:
-        lane = Lane.of(source_name, state)
-        if counts[lane] < LANE_ROOM:
-            counts[lane] += 1
-            picked.append(key)
-    return picked
-
-
-def _count_taken(
-    found: Iterable[tuple[uuid.UUID, str, str, datetime, str]], picked: Collection[uuid.UUID], now: datetime
-) -> None:
-    metrics.steps_claimed.inc(len(picked))
-    for key, _, _, due_at, former_holder in found:
-        if key in picked:
-            metrics.step_lag.observe(max(0.0, (now - due_at).total_seconds()))
-            if former_holder:
-                metrics.leases_lost.inc()
-
-
 def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> int:
     """Returns how many."""
     if not keys:
@@ -212,11 +204,3 @@ def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> int:
         free = Execution.objects.due(now).filter(pk__in=keys).select_for_update(skip_locked=True)
         lease = {"lease_holder": holder, "lease_expires_at": now + LEASE}
         return Execution.objects.filter(pk__in=free.values("pk")).update(**lease)
-
-
-def _in_any(lanes: Iterable[Lane]) -> Q:
-    polls = [lane.source_name for lane in lanes if lane.polls]
-    starts = [lane.source_name for lane in lanes if not lane.polls]
-    return Q(source_name__in=polls, state=State.RUNNING) | Q(
-        source_name__in=starts, state__in=[State.PENDING, State.STARTING]
-    )

@@ -1,5 +1,4 @@
-"""Recording what several calls and runs have come to in one hop to the database, and on SQLite in one
-transaction."""
+"""Batches execution writes into one database call, and on SQLite into one transaction."""
 
 import asyncio
 import contextvars
@@ -18,11 +17,11 @@ from executions.models.transitions import instances_restored_on_failure
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
-MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
+MAX_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
 WRITTEN_TOGETHER = 16 if connection.vendor == "sqlite" else 1
 """In one transaction, during which no other process can write. On SQLite a COMMIT takes half of a record's
 time, and for several little more. PostgreSQL needs no transaction for a record, and several rows that are
-locked in any order would come to deadlocks."""
+locked in any order would deadlock."""
 AT_A_TIME = 16 if connection.vendor == "sqlite" else 8
 """In one hop. All of them wait for its end: with 50 on PostgreSQL, one thread had most of the records while
 the others had none, and the slowest calls of 64 took three times as long as half of them."""
@@ -42,7 +41,7 @@ def record_prepared(prepare: Callable[[], Callable[[], Result]]) -> asyncio.Futu
 
 
 async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
-    """Call `unit` once with all waiting items of the same arguments; if that fails, once for each."""
+    """Calls `unit` once with all waiting items of the same arguments; if that fails, once for each."""
     await _put(_Shared(unit, tuple(arguments.items()), item))
 
 
@@ -56,10 +55,7 @@ class _Shared:
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     within: contextvars.Context
-    step: Callable[[], Callable[[], Any]]
-
-    def prepare(self) -> Callable[[], Any]:
-        return partial(self.within.run, self.within.run(self.step))
+    prepare: Callable[[], Callable[[], Any]]
 
 
 Unit = Callable[[], Any] | _Shared | _Prepared
@@ -78,7 +74,7 @@ class _Queue:
 
     def end_lingering(self) -> None:
         self.lingers = False
-        if self.waiting and len(self.hops) < MOST_HOPS:
+        if self.waiting and len(self.hops) < MAX_HOPS:
             self.hops.add(asyncio.get_running_loop().create_task(self.carry_out_all()))
 
     async def carry_out_all(self) -> None:
@@ -116,7 +112,7 @@ def _put(unit: Unit) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = loop.create_future()
     queue.waiting.append((unit, future))
     if not isinstance(unit, _Shared):
-        if len(queue.hops) < MOST_HOPS:
+        if len(queue.hops) < MAX_HOPS:
             queue.hops.add(loop.create_task(queue.carry_out_all()))
     elif not queue.lingers:
         queue.lingers = True
@@ -125,7 +121,7 @@ def _put(unit: Unit) -> asyncio.Future[Any]:
 
 
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
-    outcomes: list[Any] = [None] * len(units)
+    outcomes: dict[int, Any] = {}
     shared: dict[Any, dict[int, Any]] = defaultdict(dict)
     single: list[int] = []
     for number, unit in enumerate(units):
@@ -134,50 +130,47 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
         else:
             single.append(number)
     for first in range(0, len(single), WRITTEN_TOGETHER):
-        some = single[first : first + WRITTEN_TOGETHER]
-        for number, outcome in zip(some, _write([units[number] for number in some]), strict=True):
-            outcomes[number] = outcome
+        outcomes |= _write({number: units[number] for number in single[first : first + WRITTEN_TOGETHER]})
     for (call, arguments), items in shared.items():
-        for number, outcome in _outcomes_of(partial(call, **dict(arguments)), items).items():
-            outcomes[number] = outcome
-    return outcomes
+        write = partial(call, **dict(arguments))
+        outcome = _outcome_of(partial(write, list(items.values())))
+        for number, item in items.items():
+            # One item may fail the batch.
+            is_doubtful = isinstance(outcome, _Failure) and len(items) > 1
+            outcomes[number] = _outcome_of(partial(write, [item])) if is_doubtful else outcome
+    return [outcomes[number] for number in range(len(units))]
 
 
-def _write(units: Sequence[Any]) -> list[Any]:
-    outcomes = [_outcome_of(unit.prepare) if isinstance(unit, _Prepared) else unit for unit in units]
-    writes = {number: outcome for number, outcome in enumerate(outcomes) if not isinstance(outcome, _Failure)}
-    for number, outcome in zip(writes, _carry_out_writes(list(writes.values())), strict=True):
-        outcomes[number] = outcome
-    return outcomes
+def _write(units: Mapping[int, Any]) -> dict[int, Any]:
+    """Returns the outcomes by the numbers of the units."""
+    outcomes: dict[int, Any] = {}
+    writes: dict[int, Callable[[], Any]] = {}
+    for number, unit in units.items():
+        if not isinstance(unit, _Prepared):
+            writes[number] = unit
+            continue
+        write = _outcome_of(partial(unit.within.run, unit.prepare))
+        if isinstance(write, _Failure):
+            outcomes[number] = write
+        else:
+            writes[number] = partial(unit.within.run, write)
+    done = _write_together(list(writes.values())) if len(writes) > 1 else None
+    if done is None:
+        done = [_outcome_of(write) for write in writes.values()]
+    return outcomes | dict(zip(writes, done, strict=True))
 
 
-def _carry_out_writes(writes: Sequence[Callable[[], Any]]) -> list[Any]:
-    if len(writes) > 1:
-        try:
-            return _write_together(writes)
-        except _NotWritten:
-            pass  # One of them fails the others.
-        except (DatabaseError, InterfaceError) as error:
-            # Each would wait for the database as long as this did.
-            return [_failure_of(error)] * len(writes)
-    return [_outcome_of(write) for write in writes]
-
-
-class _NotWritten(Exception):
-    pass
-
-
-def _write_together(units: Sequence[Callable[[], Any]]) -> list[Any]:
-    """In one transaction. Raises _NotWritten if the database fails one of them, or the COMMIT; what it raises
-    else if the transaction could not begin."""
+def _write_together(writes: Sequence[Callable[[], Any]]) -> list[Any] | None:
+    """Writes all in one transaction. Returns None if the database fails one of them or the COMMIT, so that
+    nothing was written."""
     outcomes: list[Any] = []
     has_begun = False
     try:
         with instances_restored_on_failure(), transaction.atomic():
             has_begun = True
-            for unit in units:
+            for write in writes:
                 try:
-                    outcomes.append(unit())
+                    outcomes.append(write())
                 except (DatabaseError, InterfaceError):
                     raise
                 except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
@@ -185,18 +178,9 @@ def _write_together(units: Sequence[Callable[[], Any]]) -> list[Any]:
                 if connection.needs_rollback:
                     raise transaction.TransactionManagementError("a unit broke the transaction")
     except (DatabaseError, InterfaceError) as error:
-        if has_begun:
-            raise _NotWritten from error
-        raise
+        # If the transaction could not begin, each would wait for the database as long as all did.
+        return None if has_begun else [_failure_of(error)] * len(writes)
     return outcomes
-
-
-def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
-    outcome = _outcome_of(partial(call, list(items.values())))
-    if isinstance(outcome, _Failure) and len(items) > 1:
-        # One item may fail the batch.
-        return {number: _outcome_of(partial(call, [item])) for number, item in items.items()}
-    return dict.fromkeys(items, outcome)
 
 
 def _outcome_of(unit: Callable[[], Any]) -> Any:

@@ -80,7 +80,7 @@ def forget_runs() -> None:
 
 
 def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
-    """A polled run is over; `ended_at`: when, if the engine reported it."""
+    """Learns from a polled run that is over; `ended_at`: when, if the engine reported it."""
     begun, found_at = execution.started_at, timezone.now()
     if execution.workflow_id is None or begun is None:
         return
@@ -90,12 +90,13 @@ def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
     if not begun <= last_poll <= found_at:
         return  # The clock was set back during the run.
     with _lock:
-        runs = _runs.setdefault(execution.workflow_id, LatestRuns())
+        if (runs := _runs.get(execution.workflow_id)) is None:
+            runs = _runs[execution.workflow_id] = LatestRuns()
         runs.add((last_poll - begun).total_seconds(), (found_at - begun).total_seconds())
 
 
 def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:
-    """From now until the best time of the next poll; None if nothing useful was learned."""
+    """Returns the time from now until the best next poll; None if nothing useful was learned."""
     with _lock:
         runs = _runs.get(execution.workflow_id) if execution.workflow_id is not None else None
     if runs is None:

@@ -78,7 +78,7 @@ async def start(execution: Execution, on_progress: Callable[[], None] | None = N
 
 
 async def start_again(execution: Execution) -> None:
-    """Resolve a start without a recorded answer, or leave that to an administrator.
+    """Resolves a start without a recorded answer, or leaves that to an administrator.
 
     The start is repeated only if that cannot make a second run, and never after a lookup.
     """
@@ -99,7 +99,7 @@ async def _send_start(
     again: bool = False,
     on_progress: Callable[[], None] | None = None,
 ) -> None:
-    """Send the start of a STARTING execution under our lease.
+    """Sends the start of a STARTING execution under our lease.
 
     `again`: it may have been sent before, so that a refusal says nothing about the first attempt.
     """
@@ -113,14 +113,7 @@ async def _send_start(
             else:
                 learnt = learnt_pause(execution, shortest=capabilities.min_poll_seconds)
                 first_poll = FIRST_POLL if learnt is None else learnt
-            started = await _send(
-                connector,
-                execution,
-                arguments,
-                workflow=workflow,
-                capabilities=capabilities,
-                on_progress=on_progress,
-            )
+            started = await _send(connector, execution, arguments, workflow, capabilities, on_progress)
     except BrokenOff:
         await run_in_database(_record_broken_off, execution)
     except ConnectorError as error:
@@ -134,13 +127,12 @@ def _send(
     connector: Connector,
     execution: Execution,
     arguments: dict[str, Any],
-    *,
     workflow: WorkflowRef,
     capabilities: Capabilities,
     on_progress: Callable[[], None] | None,
 ) -> Coroutine[Any, Any, Started]:
-    """An awaitable of the engine's answer. Raises what `ask` and `await_start` raise."""
-    longest, left = START_SECONDS, _seconds_left(execution)
+    """Returns an awaitable of the engine's answer. Raises what `ask` and `await_start` raise."""
+    longest, left = START_SECONDS, max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
     if not capabilities.keeps_runs:
         workflow = replace(workflow, timeout_seconds=left)
     if capabilities.cancellable_start:
@@ -158,29 +150,23 @@ def _send(
         return ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     async def start_asking(report: ReportProgress, asker: Asker) -> Started:
-        more = {"caller": await _caller_of(execution, asker)} if capabilities.asks_caller else {}
+        more: dict[str, Any] = {}
+        if capabilities.asks_caller:
+            client = execution.payload.metadata.get("client") or {}
+            pass_on = partial(run_callers.pass_on, execution.pk)
+            more["caller"] = RunCaller(
+                capabilities=client.get(ANSWERS) or {},
+                ask=asker.ask,
+                key=execution.caller,
+                log_level=await run_callers.wanted_level(execution.pk),
+                log=pass_on,
+                progress=pass_on,
+                protocol_version=client.get("protocol_version", ""),
+            )
         call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
         return await ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     return await_start(execution, start_asking, on_progress)
-
-
-async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
-    client = execution.payload.metadata.get("client") or {}
-    pass_on = partial(run_callers.pass_on, execution.pk)
-    return RunCaller(
-        capabilities=client.get(ANSWERS) or {},
-        ask=asker.ask,
-        key=execution.caller,
-        log_level=await run_callers.wanted_level(execution.pk),
-        log=pass_on,
-        progress=pass_on,
-        protocol_version=client.get("protocol_version", ""),
-    )
-
-
-def _seconds_left(execution: Execution) -> float:
-    return max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
 
 
 async def record_start_with_retry(
@@ -205,7 +191,14 @@ async def record_start_with_retry(
 
 
 async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
-    again_at, too_late = next_try_after(execution, error), _why_too_late(execution, error)
+    again_at, too_late = next_try_after(execution, error), ""
+    asked = error.retry_after if isinstance(error, Unreachable) else None
+    left = max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
+    if asked is not None and asked >= left:
+        too_late = (
+            f"Nothing was done: the engine asks clients to wait {asked:,.0f} s, "
+            f"and only {left:,.0f} s of the timeout are left."
+        )
     attempts_left = execution.attempts < settings.CATALOGUE.retry_attempts
     worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
     postponed: dict[str, Any] = {"next_attempt_at": again_at, "why": error.message, "answer": error.details}
@@ -224,19 +217,8 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
         await run_in_database(_record_refused_start, execution, error, too_late)
 
 
-def _why_too_late(execution: Execution, error: ConnectorError) -> str:
-    """A sentence if the engine asks to be called only after the deadline; else empty."""
-    asked, left = error.retry_after if isinstance(error, Unreachable) else None, _seconds_left(execution)
-    if asked is None or asked < left:
-        return ""
-    return (
-        f"Nothing was done: the engine asks clients to wait {asked:,.0f} s, "
-        f"and only {left:,.0f} s of the timeout are left."
-    )
-
-
 async def _why_not_again(execution: Execution) -> str:
-    """Empty if starting again finds the possible run, or creates one that is still wanted."""
+    """Returns an empty text if starting again finds the possible run, or creates one that is still wanted."""
     if execution.deadline_at <= timezone.now():
         return "its timeout passed before this could be determined."
     if execution.cancel_requested_at is not None:
@@ -259,7 +241,7 @@ def _settings_changed_since(execution: Execution) -> bool:
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
-    """Why the workflow cannot start now; else empty. The admin may also start hidden ones."""
+    """Returns why the workflow cannot start now; else empty. The admin may also start hidden ones."""
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
     if not workflow.enabled and door != Execution.Door.ADMIN:
@@ -268,7 +250,7 @@ def switched_off(workflow: Workflow, door: str) -> str:
 
 
 def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
-    """The arguments; None if another process was faster, it was cancelled or it lacks an approval."""
+    """Returns the arguments; None if another process was faster, it was cancelled or it lacks an approval."""
     if again:
         is_ours = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
     else:
@@ -353,7 +335,7 @@ async def await_start(
     start: Callable[[ReportProgress, Asker], Coroutine[Any, Any, Started]],
     on_progress: Callable[[], None] | None,
 ) -> Started:
-    """Await the answer to a cancellable start. Raises what that raises, or BrokenOff.
+    """Awaits the answer to a cancellable start. Raises what that raises, or BrokenOff.
 
     A cancel request in this process takes effect immediately, in another one at the next read of the record.
     """
@@ -369,7 +351,11 @@ async def await_start(
                         await changed.wait()
                 changed.clear()
                 if not task.done() and await _is_to_end(execution, heard, asker, on_progress):
-                    return await _break_off(task)
+                    task.cancel()
+                    await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
+                    # The result may have arrived at the last moment.
+                    if not task.done() or task.cancelled() or task.exception() is not None:
+                        raise BrokenOff
         return task.result()
     finally:
         task.cancel()
@@ -393,7 +379,7 @@ async def _is_to_end(
 
 
 def _look(execution: Execution, snapshot: RunSnapshot | None, asker: Asker) -> tuple[datetime | None, bool]:
-    """Record progress. Returns when the cancellation was requested, if it was, and whether it asks anew."""
+    """Records progress. Returns when the cancellation was requested, if it was, and whether it asks anew."""
     if snapshot is not None:
         execution.record_start_progress(snapshot)
     asks = asker.look(execution)
@@ -401,18 +387,9 @@ def _look(execution: Execution, snapshot: RunSnapshot | None, asker: Asker) -> t
     return row.values_list("cancel_requested_at", flat=True).first(), asks
 
 
-async def _break_off(task: asyncio.Task[Started]) -> Started:
-    """The result, if it arrived at the last moment."""
-    task.cancel()
-    await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
-    if task.done() and not task.cancelled() and task.exception() is None:
-        return task.result()
-    raise BrokenOff
-
-
 LOOKING_UP = timedelta(seconds=60)  # How long a start that the engine does not know may still be on its way
-FEWEST_LOOKS = 3  # Consecutive empty answers that are needed: a restarted engine may not know the run yet
-LONGEST_PAUSE_SECONDS = 30.0
+MIN_LOOKS = 3  # Consecutive empty answers that are needed: a restarted engine may not know the run yet
+MAX_PAUSE_SECONDS = 30.0
 
 
 async def can_be_looked_up(execution: Execution) -> bool:
@@ -429,7 +406,7 @@ async def _known_capabilities(execution: Execution) -> Capabilities:
 
 
 async def look_up(execution: Execution) -> Started | None:
-    """Ask the engine once for the run; if it has none, record another attempt, a failure or that it is
+    """Asks the engine once for the run; if it has none, records another attempt, a failure or that it is
     unknown."""
     try:
         async with connector_of(execution) as connector:
@@ -450,8 +427,12 @@ async def _find_run(connector: Connector, execution: Execution) -> Started | Non
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
-    """A known run that a faulty lookup misses too; one that the engine has forgotten proves nothing."""
-    known = await run_in_database(_latest_with_run, execution)
+    """Returns a run that a faulty lookup misses too; one that the engine has forgotten proves nothing."""
+    workflow = execution.known_workflow
+    # Of the same workflow, started with the source's present settings.
+    same = Execution.objects.filter(workflow=workflow, payload_pruned_at=None).exclude(run_id="")
+    since = same.filter(created_at__gt=workflow.source.configured_at).order_by("-created_at")
+    known = await run_in_database(since.select_related("workflow__source").first)
     if known is None or await _find_run(connector, known) is not None:
         return None
     try:
@@ -459,14 +440,6 @@ async def _find_run_missed(connector: Connector, execution: Execution) -> Execut
     except NotFound:
         return None
     return known
-
-
-def _latest_with_run(execution: Execution) -> Execution | None:
-    """Of the same workflow, started with the source's present settings."""
-    workflow = execution.known_workflow
-    same = Execution.objects.filter(workflow=workflow, payload_pruned_at=None).exclude(run_id="")
-    since = same.filter(created_at__gt=workflow.source.configured_at).order_by("-created_at")
-    return since.select_related("workflow__source").first()
 
 
 def input_of(execution: Execution) -> dict[str, Any]:
@@ -514,7 +487,7 @@ def _record_unanswered_look(execution: Execution, error: ConnectorError) -> None
 
 
 def _looked_enough(execution: Execution) -> bool:
-    return execution.not_found + 1 >= FEWEST_LOOKS and _looked_long_enough(execution)
+    return execution.not_found + 1 >= MIN_LOOKS and _looked_long_enough(execution)
 
 
 def _looked_long_enough(execution: Execution) -> bool:
@@ -526,5 +499,5 @@ def _next_look(execution: Execution, error: ConnectorError | None = None) -> dat
     """1, 2, 4, ... 30 s; also past the deadline, as the run may exist."""
     asked = error.retry_after if isinstance(error, Unreachable) else None
     attempts = execution.attempts if execution.looked_up_since else 0
-    pause = backoff_seconds(attempts, first=1, longest=LONGEST_PAUSE_SECONDS)
+    pause = backoff_seconds(attempts, first=1, longest=MAX_PAUSE_SECONDS)
     return timezone.now() + timedelta(seconds=max(pause, asked or 0.0))

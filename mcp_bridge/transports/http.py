@@ -38,6 +38,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from access.callers import Scope as AccessScope
+from access.callers import describe_lack
 from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
@@ -59,7 +60,7 @@ from identity.tokens import (
     own_origins,
 )
 from mcp_bridge import notifications
-from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.request_meta import (
     ELICITATION_MODES,
@@ -193,7 +194,7 @@ class McpEndpoint:
         self, message: dict[str, Any], received: Message, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Has the SDK answer."""
-        if marks := marks_of_handshake(message):
+        if message.get("method") == "initialize" and (marks := marks_of_handshake(message)):
             send = _opening_session(send, marks)
         elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
             scope["state"]["questions"] = questions = Questions(send)
@@ -254,7 +255,7 @@ def _explain(problem: DatabaseProblem) -> str:
 
 
 async def admit_reader(scope: Scope) -> Response | None:
-    """The refusal of a request whose token may not read what administrators see; None: admitted."""
+    """Returns the refusal of a request whose token may not read what administrators see; None: admitted."""
     try:
         known = await _access_or_refusal(scope)
     except Undecided as problem:
@@ -327,36 +328,35 @@ def _read(received: Message) -> Any:
             told, request_id = f"Parse error: {problem}", id_in(received["body"])
             return refusal(400, told, code=PARSE_ERROR, request_id=request_id)
     # Readers differ in which of two they take, such as those that log or limit calls on the way here.
-    if fault := find_repetition(received["body"]) or _fault_of(message):
-        return refusal(400, fault, request_id=usable_id(message))
-    return message
-
-
-def _fault_of(message: Any) -> str:
-    """Empty for a JSON-RPC message."""
+    fault, request_id = find_repetition(received["body"]), usable_id(message)
     is_call = isinstance(message, dict) and "method" in message
-    if is_call and "id" in message and usable_id(message) is None:
+    if not fault and is_call and "id" in message and request_id is None:
         # The SDK would take it for a notification, and not answer it.
-        return "The id of a request must be an integer or a string."
+        fault = "The id of a request must be an integer or a string."
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
         has_odd_params = is_call and not isinstance(message.get("params"), dict | None)
-        return "The params of a message must be an object." if has_odd_params else NOT_ONE_MESSAGE
-    return ""
+        fault = fault or ("The params of a message must be an object." if has_odd_params else NOT_ONE_MESSAGE)
+    return refusal(400, fault, request_id=request_id) if fault else message
 
 
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:
-    """The refusal of a call that the token's scopes do not allow (RFC 6750)."""
+    """Returns the refusal of a call that the token's scopes do not allow (RFC 6750)."""
     if message.get("method") != "tools/call" or "id" not in message:
         return None
     name = (message.get("params") or {}).get("name")
-    if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
+    if not isinstance(name, str):
         return None
+    # Unknown names are treated as those of workflows.
+    tool, needed = BUILT_IN_TOOLS.get(name), AccessScope.RUN
+    if needed in access.scopes if tool is None else tool.is_open_to(access.scopes):
+        return None
+    needed = needed if tool is None else tool.scope
     told = challenge(_metadata_of(scope), "insufficient_scope", {*access.scopes, needed})
     return refusal(
         403,
-        describe_missing_scope(name, needed),
+        f"This token may not call {name}: {describe_lack(needed)}",
         code=INVALID_PARAMS,
         request_id=message["id"],
         headers={"WWW-Authenticate": told},
@@ -364,13 +364,13 @@ def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Res
 
 
 def _metadata_of(scope: Scope) -> str:
-    """The address of the description of the resource that is asked for."""
+    """Returns the address of the description of the resource that is asked for."""
     is_named = scope["path"].startswith("/mcp") and _can_be_named(scope["path_params"].get("slug"))
     return metadata_url(Headers(scope=scope).get("host", ""), scope["path"] if is_named else "/mcp")
 
 
 def _unknown_toolset(slug: str | None) -> Response:
-    """The same for missing, disabled and forbidden ones."""
+    """Returns the same refusal for missing, disabled and forbidden ones."""
     named = (slug or "")[:SHOWN_SLUG]
     message = (
         f"There is no toolset {named!r} for this token. Check the last part of the address, /mcp/<toolset>."
@@ -393,8 +393,8 @@ def _uncached(send: Send) -> Send:
 
 
 def _opening_session(send: Send, marks: list[str]) -> Send:
-    """The client sends the id with each further request; nothing else in them identifies a client with a
-    handshake."""
+    """The client sends the id with each further request; nothing else in them identifies a client
+    with a handshake."""
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
@@ -442,7 +442,7 @@ def refusal(
 
 
 def check_headers(scope: Scope) -> Response | None:
-    """A refusal, if any. Hosts and origins are checked against DNS rebinding."""
+    """Returns a refusal, if any. Hosts and origins are checked against DNS rebinding."""
     present = [header for header in scope["headers"] if header[0] in ONCE]
     if len(present) > len(headers := dict(present)):
         names = [name for name, _ in present]
@@ -466,21 +466,18 @@ def check_headers(scope: Scope) -> Response | None:
         text = "Refused a request from a web page of {!r}."
         logger.bind(recurring=REFUSED).warning(text, origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE.format(origin[:SHOWN_CHARACTERS]))
-    return _check_body_type(headers) if scope["method"] == "POST" else None
-
-
-def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
-    media_type = headers.get(b"content-type", b"").partition(b";")[0]
-    if media_type.strip().lower() != b"application/json":
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if scope["method"] == "POST" and media_type != b"application/json":
         return refusal(415, NOT_JSON)
-    if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if scope["method"] == "POST" and encoding not in (b"", b"identity"):
         return refusal(415, ENCODED)
     return None
 
 
 def _sole_form(headers: Headers) -> str | None:
-    """The form of the answers to a client that does not name both, as the protocol demands: JSON unless it
-    names event streams. Empty if it accepts neither."""
+    """Returns the form of the answers to a client that does not name both, as the protocol demands: JSON
+    unless it names event streams. Empty if it accepts neither."""
     accept = ",".join(headers.getlist("accept"))
     if (takes_json := _accepts(accept, JSON)) and _accepts(accept, EVENT_STREAM, by_name=True):
         return None

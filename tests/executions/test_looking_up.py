@@ -9,7 +9,7 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
-from executions.runner.start import FEWEST_LOOKS, LOOKING_UP
+from executions.runner.start import LOOKING_UP, MIN_LOOKS
 from executions.starting import prepare_execution
 from tests import plain_http
 from tests.connectors.scripted import Behaviour, Received, replies, sends_and_hangs_up
@@ -212,7 +212,7 @@ def test_a_start_that_the_engine_has_no_run_for_is_given_up_after_a_minute_and_s
 
     assert (record.state, record.error_kind) == (State.FAILED, "execution")
     assert "safe to call again" in record.error
-    assert engine.count("runs") >= FEWEST_LOOKS
+    assert engine.count("runs") >= MIN_LOOKS
     assert engine.count("start") == 0
 
 
@@ -223,7 +223,7 @@ def test_one_answer_of_an_engine_that_was_away_is_not_believed_at_once(
     execution = killed_while_starting(workflow)
     engine.on_lookup = in_turn(HANGS_UP, HANGS_UP, HANGS_UP, NONE)
     assert look(execution, 3).state == State.STARTING
-    assert look(execution, FEWEST_LOOKS - 1).state == State.STARTING
+    assert look(execution, MIN_LOOKS - 1).state == State.STARTING
     assert look(execution).state == State.FAILED
 
 

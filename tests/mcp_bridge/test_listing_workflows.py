@@ -18,7 +18,7 @@ from catalogue.models import Source, Toolset
 from dev.benchmarks._workflows import fill_catalogue, realistic_definitions
 from dev.benchmarks.context import GOALS, MODES, TYPICAL
 from identity.tokens import Access, create_token
-from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, DEFAULT_LIMIT, MOST_LISTED, list_for
 from mcp_bridge.calls import ToolCall
 from telemetry import metrics
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
@@ -280,11 +280,11 @@ async def _paged(client: Client, wish: dict[str, Any]) -> list[str]:
 
 
 async def test_an_ordinary_catalogue_needs_no_pages(connect: Connect, transactional_db: None):
-    await in_database(make_workflows)(USUAL_LIMIT + 1)
+    await in_database(make_workflows)(DEFAULT_LIMIT + 1)
     async with connect() as client:
         first = await listing(client)
-        assert (len(first["workflows"]), first["total"]) == (USUAL_LIMIT, USUAL_LIMIT + 1)
-        assert len(await names(client, limit=MOST_LISTED)) == USUAL_LIMIT + 1
+        assert (len(first["workflows"]), first["total"]) == (DEFAULT_LIMIT, DEFAULT_LIMIT + 1)
+        assert len(await names(client, limit=MOST_LISTED)) == DEFAULT_LIMIT + 1
 
 
 async def test_a_workflow_that_comes_between_two_pages_moves_nothing(connect: Connect, books: None):

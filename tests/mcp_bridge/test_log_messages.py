@@ -26,7 +26,7 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import modern
 from tests.processes import _wait_until_it_answers, guarded
 
-pytestmark = pytest.mark.databases("mcp_bridge.log_messages", "executions.run_callers")
+pytestmark = pytest.mark.databases("mcp_bridge.calls", "executions.run_callers")
 SECRET = "s3cr3t-of-the-source"
 
 

@@ -580,7 +580,7 @@ async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_ti
     open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
 ):
     """A7.2, A8.4: its own code calls a tool and gets a result; tasks are between its library and us."""
-    monkeypatch.setattr(tasks, "SHORTEST_POLL_MS", 50)
+    monkeypatch.setattr(tasks, "MIN_POLL_MS", 50)
     extension = TasksExtension()
     async with open_client(mode="2026-07-28", read_timeout_seconds=10, extensions=[extension]) as client:
         call = asyncio.create_task(client.call_tool("report", {}))

@@ -158,7 +158,7 @@ async def test_the_scopes_decide_which_resources_are_honoured(mcp_server: McpSer
         assert await stream.honoured() == {"resourceSubscriptions": [f"execution://{mine.pk}"]}
 
 
-@pytest.mark.parametrize("addresses", ["all", [1], {"a": 1}, [LIST] * (notifications.MOST_RESOURCES + 1)])
+@pytest.mark.parametrize("addresses", ["all", [1], {"a": 1}, [LIST] * (notifications.MAX_RESOURCES + 1)])
 def test_malformed_and_too_many_addresses_are_refused(mcp_server: McpServer, token: str, addresses: Any):
     wanted = {"resourceSubscriptions": addresses}
     answer = send(mcp_server, token, "subscriptions/listen", notifications=wanted)

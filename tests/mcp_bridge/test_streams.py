@@ -87,7 +87,7 @@ async def test_a_caller_has_a_bounded_number_of_streams_of_either_kind(
     mcp_server: McpServer, token: str, monkeypatch: pytest.MonkeyPatch, opened: Open
 ):
     """The one too many is refused with what to do; one that ends makes room for another."""
-    monkeypatch.setattr(notifications, "MOST_STREAMS", 1)
+    monkeypatch.setattr(notifications, "MAX_STREAMS", 1)
     other = (await in_database(create_token)(name="other"))[1]
     async with opened(mcp_server, token), opened(mcp_server, other):
         async with listening(mcp_server, token, toolsListChanged=True) as stream:

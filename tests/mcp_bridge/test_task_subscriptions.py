@@ -95,7 +95,7 @@ def test_listening_for_tasks_needs_the_extension(mcp_server: McpServer, token: s
     assert answer.json()["error"]["data"]["requiredCapabilities"] == {"extensions": {TASKS: {}}}
 
 
-@pytest.mark.parametrize("task_ids", ["all", [1], [None], {"a": 1}, ["x"] * (notifications.MOST_TASKS + 1)])
+@pytest.mark.parametrize("task_ids", ["all", [1], [None], {"a": 1}, ["x"] * (notifications.MAX_TASKS + 1)])
 def test_malformed_and_too_many_ids_are_refused(mcp_server: McpServer, token: str, task_ids: Any):
     answer = send(mcp_server, token, "subscriptions/listen", notifications={"taskIds": task_ids})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32602)

@@ -44,7 +44,7 @@ from identity.models import AccessToken
 from identity.tokens import create_token
 
 HOST = "127.0.0.1"
-USUAL_ENGINE_PORT = 8090
+DEFAULT_ENGINE_PORT = 8090
 TAKEN = "is in use, perhaps by another quickstart or a web process"
 STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
@@ -137,7 +137,7 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
     except (OSError, ValueError, TypeError):
         before = None
     api_key = before.api_key if before else secrets.token_urlsafe(24)
-    wanted = (before.port if before else USUAL_ENGINE_PORT, USUAL_ENGINE_PORT)
+    wanted = (before.port if before else DEFAULT_ENGINE_PORT, DEFAULT_ENGINE_PORT)
     for port in chain(wanted, iter(lambda: _bind(0), None)):
         with reserved(port) as problem:
             if problem:
@@ -150,7 +150,7 @@ def chosen_engine(data_dir: Path) -> Iterator[tuple[ExampleEngine | None, Exampl
 
 
 def _bind(port: int) -> int:
-    """The port, or a free one for 0. Raises OSError if it cannot be used."""
+    """Returns the port, or a free one for 0. Raises OSError if it cannot be used."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, port))
@@ -160,8 +160,12 @@ def _bind(port: int) -> int:
 class Supervisor:
     def __init__(self, variables: dict[str, str]) -> None:
         self._printing = Lock()
+        deploy = Path(BASE_DIR) / "deploy"
+        options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
+        # Without a user it prints a warning when run as root.
+        as_root = ["--user", "0"] if os.geteuid() == 0 else []
         self.process = subprocess.Popen(
-            _supervisord_command(),
+            [sys.executable, str(deploy / "tethered.py"), *options, *as_root],
             cwd=BASE_DIR,
             env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -208,14 +212,6 @@ def supervised(variables: dict[str, str]) -> Iterator[Supervisor]:
         supervisor.stop()
 
 
-def _supervisord_command() -> list[str]:
-    deploy = Path(BASE_DIR) / "deploy"
-    options = ["-m", "supervisor.supervisord", "--configuration", str(deploy / "supervisord.conf")]
-    # Without a user it prints a warning when run as root.
-    as_root = ["--user", "0"] if os.geteuid() == 0 else []
-    return [sys.executable, str(deploy / "tethered.py"), *options, *as_root]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
     address: str  # Base URL without a trailing slash
@@ -239,7 +235,7 @@ def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first
 
 
 def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
-    """The first start's token, kept in a file so that later starts can show it."""
+    """Returns the first start's token, kept in a file so that later starts can show it."""
     path = data_dir / "quickstart-token"
     known = AccessToken.objects.filter(name=TOKEN_NAME).first()
     if known is None and first:
@@ -252,7 +248,7 @@ def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
 
 
 def in_another_terminal(words: str) -> str:
-    """The command line that runs these words with the data, and at the address, of this process."""
+    """Returns the command line that runs these words with the data, and at the address, of this process."""
     given = {name: value for name in ELSEWHERE if (value := os.environ.get(name))}
     folders = {name: str(Path(value).absolute()) for name, value in given.items() if name.endswith("_DIR")}
     return " ".join(

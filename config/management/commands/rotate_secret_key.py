@@ -36,12 +36,9 @@ class Command(CatalogueCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["new"]:
-            self._make_key()
-        else:
+        if not options["new"]:
             self._reencrypt()
-
-    def _make_key(self) -> None:
+            return
         if settings.SECRET_KEY_FILE is None:
             raise CommandError(
                 "SECRET_KEY comes from the environment. Set it to a new value there, and set "
