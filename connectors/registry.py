@@ -19,8 +19,8 @@ BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.connector:McpConnector",
-    "prefect": "connectors.prefect.connector:PrefectConnector",
-    "restate": "connectors.restate.connector:RestateConnector",
+    "prefect": "connectors.prefect:PrefectConnector",
+    "restate": "connectors.restate:RestateConnector",
     "http_job": "connectors.http_job.connector:HttpJobConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }

@@ -79,7 +79,7 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
 
 _PRESETS_WITH_WEBHOOK = [name for name in PRESETS if declaration_of(name, "").webhook is not None]
 _PRESETS_WITH_VALUES = [name for name in PRESETS if declaration_of(name, "").values]
-FEWEST_CHARACTERS = 16
+MIN_SECRET_LENGTH = 16
 
 
 class HttpJobConfig(SourceConfig):
@@ -182,8 +182,8 @@ class HttpJobConfig(SourceConfig):
         if secret := self.webhook_secret.get_secret_value():
             if self.declared.webhook is None:
                 raise FieldProblem("webhook_secret", "The declaration does not have a webhook.")
-            if len(secret) < FEWEST_CHARACTERS:
-                raise FieldProblem("webhook_secret", f"Must have at least {FEWEST_CHARACTERS} characters.")
+            if len(secret) < MIN_SECRET_LENGTH:
+                raise FieldProblem("webhook_secret", f"Must have at least {MIN_SECRET_LENGTH} characters.")
         if self.declared.login.oauth and not (self.oauth_token_url and self.oauth_client_id):
             raise FieldProblem(
                 "oauth_token_url", "The declared login requires the token URL and the client id."

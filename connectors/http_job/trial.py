@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Rejected
 from connectors.formats.yaml import name_of
-from connectors.http_job.connector import HttpJobConnector, one_of
+from connectors.http_job.connector import HttpJobConnector, find_end, one_of
 from connectors.http_job.declaration import (
     Declaration,
     Expression,
@@ -25,7 +25,6 @@ from connectors.http_job.declaration import (
 )
 from connectors.http_job.engine import HttpJobConfig, content_of, target_of
 from connectors.http_job.template import fill_headers, placeholders_in
-from connectors.http_job.webhook import find_end
 from connectors.network.redaction import shorten
 from connectors.protocol import RunRef, RunState, WorkflowRef
 

@@ -16,8 +16,16 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
-from connectors.http_tools.media_types import is_json_lines, is_yaml
-from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
+from connectors.http_tools.request import (
+    MEDIA_TYPE,
+    NoText,
+    form_pairs,
+    is_json_lines,
+    is_yaml,
+    scalar_of,
+    scalars_of,
+    text_of,
+)
 from connectors.http_tools.tool import (
     ApiKey,
     ArgumentPlace,

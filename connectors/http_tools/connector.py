@@ -42,8 +42,8 @@ from connectors.http_tools.request import (
 )
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
-    LONGEST_KEY_NAME,
-    MOST_HEADERS,
+    MAX_HEADERS,
+    MAX_KEY_NAME,
     HttpOperation,
     HTTPRequestSpec,
     HTTPResponseSpec,
@@ -82,7 +82,7 @@ OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 EXTRA = hint(group="Extra keys and headers")
-LONGEST_HEADER = 1_000
+MAX_HEADER_LENGTH = 1_000
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 JSON_TYPE = re.compile(r".*[/+-]json|(?P<several>.*[/+.-](?:ndjson|jsonl|json-?(?:lines|seq|stream)))")
 TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|graphql|x-www-form-urlencoded)")
@@ -90,7 +90,7 @@ FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 VALIDATORS = frozenset({"etag", "last-modified"})
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
-LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
+MAX_BODY_BYTES = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
 """For texts only: a list or title with such a name may describe an argument of that name."""
 REFUSED_CREDENTIALS = frozenset({401, 403})
@@ -104,7 +104,7 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
         if not objection and name.lower() == "content-type":
             objection = "is decided by each request's body"
         if objection:
-            raise ValueError(f"{name[:LONGEST_KEY_NAME]} {objection}")
+            raise ValueError(f"{name[:MAX_KEY_NAME]} {objection}")
     return headers
 
 
@@ -115,7 +115,7 @@ def _extra(title: str, default: Any) -> Any:
 ExtraName = Annotated[
     str,
     Field(
-        max_length=LONGEST_KEY_NAME,
+        max_length=MAX_KEY_NAME,
         description="For an API that requires this key besides the authentication above, such as "
         "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
     ),
@@ -147,7 +147,7 @@ class HttpConfig(SourceConfig):
     api_key_in: KeyPlace = Field(default="header", title="Key location", json_schema_extra=hint(only_if=KEY))
     api_key_name: str = Field(
         default="X-API-Key",
-        max_length=LONGEST_KEY_NAME,
+        max_length=MAX_KEY_NAME,
         title="Name of the header, parameter or cookie",
         json_schema_extra=hint(only_if=KEY),
     )
@@ -503,7 +503,7 @@ class Received:
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
     body = answer.body
-    media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:LONGEST_HEADER])
+    media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:MAX_HEADER_LENGTH])
     json_type = JSON_TYPE.fullmatch(media_type)
     if not body or (json_type and not body.strip()):
         return Received()
@@ -603,7 +603,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
     secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
     try:
-        value = parse_json(body) if len(body) <= LARGEST_BODY else None
+        value = parse_json(body) if len(body) <= MAX_BODY_BYTES else None
     except UnreadableJSON:
         value = None
     if not isinstance(value, dict | list):
@@ -710,7 +710,7 @@ class Call:
             tells = (is_wanted and not is_about_body) or TELLING.search(name)
             if tells and sent[name] and not NOISE.search(name):
                 names.append(name)
-        values = self.redactor.texts([printable(sent[name]) for name in names[:MOST_HEADERS]])
+        values = self.redactor.texts([printable(sent[name]) for name in names[:MAX_HEADERS]])
         shown = [shorten(value, 10_000 // len(values)) for value in values]
         # Of a 303, the place where the result was.
         own = {"Location": self.answer.url} if self.answer.carried_out else {}
@@ -775,7 +775,9 @@ class Call:
         never_shown = ("set-cookie", "set-cookie2")
         values = [MASK if name in never_shown else str(headers[name]) for name in names]
         masked = self.redactor.texts([*names, *values])
-        cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
+        cut = [
+            text if len(text) <= MAX_HEADER_LENGTH else shorten(text, MAX_HEADER_LENGTH) for text in masked
+        ]
         response = HTTPResponseSpec(
             status_code=self.answer.status,
             headers=dict(zip(cut[: len(names)], cut[len(names) :], strict=True)),

@@ -28,8 +28,7 @@ from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundP
 from connectors.network.redaction import remember_credentials
 
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
-MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
-MOST_HEADERS = 1_000
+MAX_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 CLOSED = "the connections to the engine were closed before the request was sent"
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
@@ -96,7 +95,7 @@ class Connections:
                 headers=headers,
                 data=io.BytesIO(content) if content and len(content) > LARGE_BYTES else content,
                 allow_redirects=False,
-                timeout=_timeout(self._connect_seconds, silence),
+                timeout=_timeout(total=None, connect=self._connect_seconds, sock_read=silence),
             )
         except BaseException as error:
             self._free.release()
@@ -120,9 +119,9 @@ def _session(connector: "_Connector", proxy: OutboundProxy | None = None) -> aio
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),  # The caller's
         auto_decompress=False,
-        max_line_size=MOST_HEADER_BYTES,
-        max_field_size=MOST_HEADER_BYTES,
-        max_headers=MOST_HEADERS,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=1_000,
         middlewares=(_once, *([_ProxyLogin(proxy)] if proxy and proxy.user else [])),
         proxy=URL.build(scheme="http", host=proxy.host, port=proxy.port) if proxy else None,
     )
@@ -175,6 +174,7 @@ class Response(httpx2.AsyncByteStream):
         self.close()
 
 
+_timeout = lru_cache(maxsize=64)(aiohttp.ClientTimeout)
 _transport: ContextVar[asyncio.BaseTransport | None] = ContextVar("_transport", default=None)
 """Of this task's last request, once it has a connection."""
 
@@ -227,11 +227,6 @@ def _as_httpx2(error: Exception) -> httpx2.TransportError:
         case _:
             kind = httpx2.RemoteProtocolError
     return kind(str(error))
-
-
-@lru_cache(maxsize=64)
-def _timeout(connect_seconds: float, silence: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=connect_seconds, sock_read=silence)
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -25,7 +25,7 @@ KEPT_SECONDS = 3600.0  # How old both may become while the server cannot be reac
 PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
 REFETCH_SECONDS = 10.0  # The shortest time between two reads for an unknown key
 LEEWAY_SECONDS = 10  # Between the clocks
-LONGEST_TOKEN = 16_384
+MAX_TOKEN_LENGTH = 16_384
 KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
@@ -146,7 +146,7 @@ class Issuer:
 
     async def introspect(self, text: str, *, audience: Callable[[str], bool]) -> dict[str, Any]:
         """The claims of a token that only the server can read (RFC 7662). Raises TokenRefused."""
-        if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
+        if not text or len(text) > MAX_TOKEN_LENGTH or not (text.isascii() and text.isprintable()):
             raise TokenRefused("it is not a token")
         url = self._introspection_url or await self.endpoint("introspection_endpoint")
         claims = await self._post(url, {"token": text, "token_type_hint": "access_token"})
@@ -287,7 +287,7 @@ class Issuer:
 
 
 def _header(text: str) -> dict[str, Any]:
-    if len(text) > LONGEST_TOKEN:
+    if len(text) > MAX_TOKEN_LENGTH:
         raise TokenRefused("it is too long")
     try:
         header = jwt.get_unverified_header(text)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from connectors.network.connections import Connections
 
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
-RETRY_AFTER_LIMIT = 3600.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
 PACKED = ("gzip", "x-gzip", "deflate")
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
@@ -268,16 +268,16 @@ class Exchange:
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Seconds from now, 0 to RETRY_AFTER_LIMIT; None if absent or unreadable."""
+    """Seconds from now, 0 to MAX_RETRY_AFTER_SECONDS; None if absent or unreadable."""
     text = str(headers.get("retry-after", "")).strip()
     if text.isascii() and text.isdigit():
-        return min(float(text), RETRY_AFTER_LIMIT)
+        return min(float(text), MAX_RETRY_AFTER_SECONDS)
     try:
         when = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
     seconds = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(seconds, 0.0), RETRY_AFTER_LIMIT)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
 def failure_reason(error: Exception, limits: HttpLimits) -> str:
@@ -344,15 +344,19 @@ class HttpSender:
         *,
         headers: dict[str, str],
         content: bytes | None,
-        until: float,
-        seconds: float,
+        until: float | None = None,
+        seconds: float | None = None,
         refusal_bytes: int | None = None,
     ) -> Exchange:
         """Send the request and read the response into the exchange. `until` is in the loop's time; `seconds`,
         the limit for all hops together, is for the message. `refusal_bytes`: so many are enough of a response
         that is decided by its status, and an incomplete one will do. Raises Misconfigured for an address that
         may not be contacted, else what `unanswered` says of an incomplete response."""
-        place = exchange.url
+        being_sent.set(exchange)
+        place, failure = exchange.url, ""
+        started, begun = time.perf_counter(), asyncio.get_running_loop().time()
+        seconds = self._limits.total_seconds if seconds is None else seconds
+        until = begun + seconds if until is None else until
         with traces.span(
             exchange.method,
             kind=SpanKind.CLIENT,
@@ -362,61 +366,43 @@ class HttpSender:
                 "server.port": place.port or (443 if place.scheme == "https" else 80),
             },
         ) as span:
-            await self._send(
-                exchange,
-                headers=traces.outgoing_headers() | headers,
-                content=content,
-                until=until,
-                seconds=seconds,
-                refusal_bytes=refusal_bytes,
-            )
+            try:
+                # Not as httpx2's request, and not through its client, whose redirects, cookies and
+                # authentication are not needed: both together cost 0.3 ms.
+                sending = self._transport.connections.open(
+                    exchange.method,
+                    place,
+                    traces.outgoing_headers() | headers,
+                    content or None,
+                    silence=self._silence,
+                )
+                async with asyncio.timeout_at(until) as limit_of_time:
+                    with closing(await sending) as response:
+                        exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
+                        if exchange.cut_at is not None:
+                            limit_of_time.reschedule(min(until, exchange.cut_at))
+                        limit = self._limits.max_response_bytes
+                        if refusal_bytes is not None and exchange.is_decided:
+                            limit = refusal_bytes
+                        await self._read(response, exchange, limit)
+            except TimeoutError:
+                if exchange.status and exchange.cut_at is not None:
+                    exchange.cut = f"after {round(min(until, exchange.cut_at) - begun, 2):g} s"
+                    exchange.is_unpacked = exchange.encoding in PACKED
+                else:
+                    failure = f"no complete response within {round(seconds, 2):g} s"
+            except TRANSPORT_ERRORS as error:
+                failure = failure_reason(error, self._limits)
+            took = time.perf_counter() - started
+            metrics.engine_seconds.observe(took)
+            _counted(exchange.status).inc()
+            logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
+            # Raised here, where no transport error is being handled: those may quote what was sent.
+            if failure and (refusal_bytes is None or not exchange.is_decided):
+                raise exchange.unanswered(failure)
             if span is not None:
                 span.set_attribute("http.response.status_code", exchange.status)
         return exchange
-
-    async def _send(
-        self,
-        exchange: Exchange,
-        *,
-        headers: dict[str, str],
-        content: bytes | None,
-        until: float,
-        seconds: float,
-        refusal_bytes: int | None,
-    ) -> None:
-        being_sent.set(exchange)
-        started, begun = time.perf_counter(), asyncio.get_running_loop().time()
-        failure = ""
-        try:
-            # Not as httpx2's request, and not through its client, whose redirects, cookies and authentication
-            # are not needed: both together cost 0.3 ms.
-            sending = self._transport.connections.open(
-                exchange.method, exchange.url, headers, content or None, silence=self._silence
-            )
-            async with asyncio.timeout_at(until) as limit_of_time:
-                with closing(await sending) as response:
-                    exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
-                    if exchange.cut_at is not None:
-                        limit_of_time.reschedule(min(until, exchange.cut_at))
-                    limit = self._limits.max_response_bytes
-                    if refusal_bytes is not None and exchange.is_decided:
-                        limit = refusal_bytes
-                    await self._read(response, exchange, limit)
-        except TimeoutError:
-            if exchange.status and exchange.cut_at is not None:
-                exchange.cut = f"after {round(min(until, exchange.cut_at) - begun, 2):g} s"
-                exchange.is_unpacked = exchange.encoding in PACKED
-            else:
-                failure = f"no complete response within {round(seconds, 2):g} s"
-        except TRANSPORT_ERRORS as error:
-            failure = failure_reason(error, self._limits)
-        took = time.perf_counter() - started
-        metrics.engine_seconds.observe(took)
-        _counted(exchange.status).inc()
-        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
-        # Raised here, where no transport error is being handled: those may quote what was sent.
-        if failure and (refusal_bytes is None or not exchange.is_decided):
-            raise exchange.unanswered(failure)
 
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
         """At most `limit` bytes and what makes it known that there are more. What some servers send

@@ -36,7 +36,7 @@ from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
 from connectors.settings import state_of_file
-from connectors.temporal.settings import ServiceSettings
+from connectors.temporal.config import ServiceSettings
 
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"

@@ -40,7 +40,7 @@ from connectors.temporal.connection import Connection
 
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = 255 - 37  # A slash and a run id follow it
-MOST_HOPS = 1_000
+MAX_HOPS = 1_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
 MEMO_KEY = "catalogue_execution_id"
@@ -70,7 +70,7 @@ PROGRESS_BYTES = 10_000
 PERCENT_KEYS = ("progress", "percent", "percentage", "progress_percent")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")
 REMEMBERED_SECONDS = 5.0
-LONGEST_CHAIN = 20
+MAX_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
     enums.TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
@@ -112,14 +112,14 @@ async def describe(connection: Connection, run: TemporalRun) -> api.DescribeWork
         return latest
     # Another run has the workflow id now, so the chain must be followed.
     run_id = run.first_run_id
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         answer = await _describe(connection, run.workflow_id, run_id)
         if answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_RUNNING:
             return answer
         event = await close_event(connection, run.workflow_id, run_id)
         if not (run_id := "" if event is None else continued_as(event)):
             return answer
-    raise InvalidAnswer(f"The run continued as new more than {MOST_HOPS:,} times.")
+    raise InvalidAnswer(f"The run continued as new more than {MAX_HOPS:,} times.")
 
 
 async def _describe(
@@ -563,7 +563,7 @@ def failure_as_json(failure: Failure) -> dict[str, Any]:
 
 
 def _chain(failure: Failure) -> Iterator[Failure]:
-    for _ in range(LONGEST_CHAIN):
+    for _ in range(MAX_CHAIN):
         yield failure
         if not failure.HasField("cause"):
             return

@@ -25,18 +25,18 @@ from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected,
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, RunState, Started, WorkflowRef
 from connectors.temporal import runs
-from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
-from connectors.temporal.settings import (
+from connectors.temporal.config import (
     EXECUTION_ID,
     METADATA_KEY,
     WORKFLOW,
     ServiceSettings,
+    TemporalConfig,
     TemporalSettings,
     placeholders_in,
     settings_of,
 )
+from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
 from telemetry import traces
 
 LEEWAY_SECONDS = 60.0  # Beyond the execution's timeout, for a cancelled run's cleanup
@@ -51,8 +51,8 @@ CONFLICT = {
     "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
 }
 RUNS_PER_PAGE = 500
-MOST_PAGES = 20
-SHORTEST_WAIT_SECONDS = 0.05
+MAX_PAGES = 20
+MIN_WAIT_SECONDS = 0.05
 
 
 class TemporalService:
@@ -136,14 +136,14 @@ class TemporalService:
 
     async def _find_listed(self, workflow: WorkflowRef, condition: str, key: UUID) -> Started | None:
         page = b""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             answer = await runs.list_page(self.connection, condition, page_size=RUNS_PER_PAGE, token=page)
             for info in answer.executions:
                 if _was_started_as(info, workflow, key):
                     return _found(info)
             if not (page := answer.next_page_token):
                 return None
-        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to search.")
+        raise InvalidAnswer(f"There are more than {MAX_PAGES * RUNS_PER_PAGE:,} runs to search.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         named = runs.parse_run(run.run_id)
@@ -168,7 +168,7 @@ class TemporalService:
         """Long-poll for the run's end, then `poll`."""
         named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
-        while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
+        while (left := give_up_at - time.monotonic()) > MIN_WAIT_SECONDS:
             latest = self._latest.get(named, named.first_run_id)
             event = await runs.close_event(self.connection, named.workflow_id, latest, wait_seconds=left)
             if event is None or not (next_run := runs.continued_as(event)):

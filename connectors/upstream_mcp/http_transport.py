@@ -30,10 +30,15 @@ from connectors.network.transport import (
     failure_reason,
     tls_context,
 )
-from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.messages import UnusableAnswer, is_answer, read_message
+from connectors.upstream_mcp.messages import (
+    FloodGate,
+    TooManyMessages,
+    UnusableAnswer,
+    is_answer,
+    read_message,
+)
 from connectors.upstream_mcp.run_callers import CALL, CALL_PREFIX, CAPABILITY_OF, LOG_MESSAGE
 
 MAX_CONNECTIONS = 500  # Each running call holds one
@@ -54,7 +59,7 @@ LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 
 
@@ -244,7 +249,7 @@ class _EventStream(httpx2.AsyncByteStream):
     call_id: str = field(default_factory=sent_call.get)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        gate, can_resume = rate_limits.FloodGate(), False
+        gate, can_resume = FloodGate(), False
         lines = httpx2.Response(200, headers=EVENTS, content=self._lines(), request=self.request)
         try:
             async for event in httpx2.EventSource(lines, max_event_size=self.most):
@@ -261,7 +266,7 @@ class _EventStream(httpx2.AsyncByteStream):
                 yield self._end(self.odd)
         except httpx2.SSEError:
             yield self._end(HttpFailure(self.exchange, problem=_too_large(self.most)))
-        except rate_limits.TooManyMessages:
+        except TooManyMessages:
             problem = "the server sends messages faster than they can be read."
             yield self._end(HttpFailure(self.exchange, problem=problem))
 
@@ -373,9 +378,7 @@ class ServerStreams:
 
     async def _pause(self) -> None:
         repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
-        await asyncio.sleep(
-            backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-        )
+        await asyncio.sleep(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=MAX_PAUSE_SECONDS))
 
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
         try:

@@ -37,7 +37,7 @@ from telemetry.traces import begin_apart
 CLOSING_SECONDS = 10.0
 PING_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 300.0
+MAX_PAUSE_SECONDS = 300.0
 REFUSED = 100  # Failures that lead to the longest pause
 OpenTransport = Callable[[], Transport]
 LONG_ENOUGH_SECONDS = 30.0
@@ -149,7 +149,7 @@ class McpSession:
                 in_a_row = REFUSED
             except (ConnectorError, SessionLost):
                 in_a_row += 1
-            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=MAX_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
     @asynccontextmanager

@@ -390,7 +390,7 @@ async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: so many workflows are an error and not silently a part of them."""
-    monkeypatch.setattr("connectors.simplified.MOST_WORKFLOWS", 3)
+    monkeypatch.setattr("connectors.simplified.MAX_WORKFLOWS", 3)
     async with ScriptedEngine(replies(200, listed("1", "2", "3"))) as engine:
         assert len(await discovered(engine)) == 3
         engine.behave = replies(200, listed("1", "2", "3", "4"))

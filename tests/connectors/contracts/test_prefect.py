@@ -12,7 +12,7 @@ import pytest
 
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import Rejected
-from connectors.prefect.connector import PrefectConnector
+from connectors.prefect import PrefectConnector
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.testing import (
     Asked,

@@ -57,7 +57,7 @@ from connectors.protocol import (
 from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
-MOST_ROWS = 200
+MAX_ROWS = 200
 FIRST_PAUSE_SECONDS = 0.25
 INFO, ERROR = 20, 40
 MAX_WORKFLOWS = 10_000
@@ -259,7 +259,7 @@ class PrefectConnector:
         return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = read_offset(cursor), min(page_size, MOST_ROWS)
+        offset, size = read_offset(cursor), min(page_size, MAX_ROWS)
         found = await self._runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
