@@ -83,6 +83,14 @@ class Misconfigured(ConnectorError):
     needs_operator = True
 
 
+def login_failure(error: ConnectorError, message: str) -> ConnectorError:
+    """Returns the error of a login: a missing endpoint must not look like a missing run."""
+    kind = Misconfigured if isinstance(error, NotFound) else type(error)
+    failure = kind(message, details=error.details)
+    failure.needs_operator |= isinstance(error, Rejected)
+    return failure
+
+
 def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
     """`first`, doubled `repeated` times, at most `longest`."""
     # 2.0 ** 1024 overflows.

@@ -66,19 +66,9 @@ Takes = Literal["nothing", "fields", "value"]
 """No body; a body with the arguments as fields; the argument `input` as the body."""
 
 
-def read_services(
-    services: list[Any], *, workflow_timeout_seconds: int
-) -> Iterator[WorkflowDefinition | RejectedDefinition]:
-    """Public handlers, except those that are queries and signals of a workflow's run."""
-    for position, (service, handler) in enumerate(_listed(services)):
-        if isinstance(service, dict):
-            yield _read_handler(service, handler, workflow_timeout_seconds, position)
-        else:
-            yield parse_definition(service, position=position)
-
-
 def _listed(services: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each handler that is meant for callers, with its service."""
+    """Yields each handler that is meant for callers, with its service: public ones, except the queries and
+    signals of a workflow's run."""
     for service in services:
         if not isinstance(service, dict) or not isinstance(service.get("handlers"), list):
             yield service, None
@@ -105,6 +95,13 @@ def _read_handler(
     if problem := _problem_with(service, handler):
         return RejectedDefinition(position=position, id=target, name=target, reason=problem)
     takes, schema = _arguments(handler, besides=("key",) if kind == OBJECT else ())
+    if kind == OBJECT:
+        key = {"type": "string", "minLength": 1, "description": f"Which {name}: the object's key."}
+        required = schema.get("required")
+        schema = schema | {
+            "properties": {"key": key, **schema["properties"]},
+            "required": ["key", *(required if isinstance(required, list) else [])],
+        }
     shared = _shared_handlers(service) if kind == WORKFLOW else []
     retention = _retention_seconds(service, handler)
     texts = (handler.get("documentation"), service.get("documentation"))
@@ -113,7 +110,7 @@ def _read_handler(
         "id": target,
         "name": target,
         "description": next(documented, f"Runs {target} at Restate, which does not say what it does."),
-        "inputSchema": _with_key(schema, str(name)) if kind == OBJECT else schema,
+        "inputSchema": schema,
         "outputSchema": handler.get("output_json_schema"),
         "queries": [_interaction(one) for one in shared if _is_query(one)],
         "signals": [_interaction(one) for one in shared if not _is_query(one)],
@@ -121,7 +118,7 @@ def _read_handler(
             "type": kind,
             "takes": takes,
             "shared": {str(one["name"]): _arguments(one)[0] for one in shared},
-            "labels": {**_labels(service), **_labels(handler)},
+            "labels": as_object(service.get("metadata")) | as_object(handler.get("metadata")),
             **({"remembered_seconds": retention} if isfinite(retention) else {}),
         },
     }
@@ -163,10 +160,6 @@ def _takes_json(handler: dict[str, Any]) -> bool:
     return not described or "json" in described or "*" in described or described == "none"
 
 
-def _labels(of: dict[str, Any]) -> dict[str, Any]:
-    return as_object(of.get("metadata"))
-
-
 def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tuple[Takes, dict[str, Any]]:
     """The kind of the body, and the schema of the arguments. `besides`: names of other arguments."""
     given, described = handler.get("input_json_schema"), str(handler.get("input_description") or "")
@@ -185,14 +178,6 @@ def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tup
     return "value", wrapped | hoisted
 
 
-def _with_key(schema: dict[str, Any], service: str) -> dict[str, Any]:
-    """With the argument for the object's key."""
-    key = {"type": "string", "minLength": 1, "description": f"Which {service}: the object's key."}
-    required = schema.get("required")
-    listed = required if isinstance(required, list) else []
-    return schema | {"properties": {"key": key, **schema["properties"]}, "required": ["key", *listed]}
-
-
 def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         one
@@ -208,7 +193,7 @@ def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
 def _is_query(handler: dict[str, Any]) -> bool:
     """As its metadata says; else a handler with an output but no input is a query. Restate does not mark
     read-only handlers, so the others are signals, which are sent once and require the right to change."""
-    if (said := _labels(handler).get(LABEL)) in ("query", "signal"):
+    if (said := as_object(handler.get("metadata")).get(LABEL)) in ("query", "signal"):
         return bool(said == "query")
     return _arguments(handler)[0] == "nothing" and handler.get("output_description") != "none"
 
@@ -242,16 +227,6 @@ def start_request(
             raise Rejected(f"The argument key must be a string, the key of the {service}.")
         path = fill_path("/{service}/{of}/{handler}/send", of=of, **names)
     return path, body_of(workflow.metadata.get("takes"), rest), headers
-
-
-def shared_request(workflow: WorkflowRef, key: str, name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Path and body of a call to a shared handler of the workflow's run. Raises NotFound."""
-    shared = workflow.metadata.get("shared")
-    if not isinstance(shared, dict) or name not in shared:
-        raise NotFound(f"{workflow.name} has no shared handler {name[:100]!r}.")
-    service = workflow.id.partition("/")[0]
-    path = fill_path("/{service}/{key}/{handler}", service=service, key=key, handler=name)
-    return path, body_of(shared[name], arguments)
 
 
 def body_of(takes: Any, arguments: dict[str, Any]) -> Any:
@@ -508,11 +483,13 @@ class RestateConnector:
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
         longest = self._config.workflow_timeout_seconds
-        found = read_services(await self._services(), workflow_timeout_seconds=longest)
-        for position, definition in enumerate(found):
+        for position, (service, handler) in enumerate(_listed(await self._services())):
             if position == MAX_WORKFLOWS:
                 raise InvalidAnswer(f"Restate lists more than {MAX_WORKFLOWS:,} handlers.")
-            yield definition
+            if isinstance(service, dict):
+                yield _read_handler(service, handler, longest, position)
+            else:
+                yield parse_definition(service, position=position)
 
     async def start(
         self,
@@ -633,10 +610,7 @@ class RestateConnector:
 
     async def _output(self, run_id: str) -> Any:
         path = fill_path("/restate/invocation/{id}/output", id=run_id)
-        answer = await self._ingress.exchange("GET", path, repeatable=True)
-        if not 200 <= answer.status < 300:
-            raise self._refusal(answer, repeatable=True)
-        return self._value(answer)
+        return await self._ask("GET", path, repeatable=True)
 
     async def _call(
         self,
@@ -651,11 +625,16 @@ class RestateConnector:
         key = row.get("target_service_key")
         if not isinstance(key, str) or not key:
             raise InvalidAnswer("Restate does not say which workflow the invocation belongs to.")
-        path, body = shared_request(workflow, key, name, arguments)
-        headers, content = encode_body(body, None)
-        answer = await self._ingress.exchange(
-            "POST", path, content=content, headers=headers, repeatable=repeatable
-        )
+        shared = as_object(workflow.metadata.get("shared"))
+        if name not in shared:
+            raise NotFound(f"{workflow.name} has no shared handler {name[:100]!r}.")
+        service = workflow.id.partition("/")[0]
+        path = fill_path("/{service}/{key}/{handler}", service=service, key=key, handler=name)
+        headers, content = encode_body(body_of(shared[name], arguments), None)
+        return await self._ask("POST", path, content=content, headers=headers, repeatable=repeatable)
+
+    async def _ask(self, method: str, path: str, *, repeatable: bool, **sent: Any) -> Any:
+        answer = await self._ingress.exchange(method, path, repeatable=repeatable, **sent)
         if not 200 <= answer.status < 300:
             raise self._refusal(answer, repeatable=repeatable)
         try:

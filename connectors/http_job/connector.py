@@ -55,7 +55,7 @@ from connectors.http_job.declaration import (
 )
 from connectors.http_job.engine import PRESETS, DeclaredEngine, HttpJobConfig, OnAnswer, declaration_of
 from connectors.http_job.template import PART, fill_json
-from connectors.network.headers import STANDARD_PREFIX, signing_key
+from connectors.network.headers import signing_key
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_in
 from connectors.protocol import (
     DETAILS_SECONDS,
@@ -537,25 +537,24 @@ def read_items(declared: Declaration, answer: Any) -> list[Any]:
     if not isinstance(items, list):
         place = shorten(declared.list.items, 100)
         raise InvalidAnswer(f"The listing has no list at {place}; it is {shape_of(answer)}.")
-    return items if declared.list.newest is None else _newest(items, declared.list.id, declared.list.newest)
+    newest = declared.list.newest
+    if newest is None:
+        return items
+    # Without older versions of a workflow; items without id or version stay.
+    greatest: dict[str, Any] = {}
+    known = [(item, id_at(declared.list.id, item), find(newest, item)) for item in items]
+    for _, name, number in known:
+        if is_number(number) and number > greatest.get(name, -math.inf):
+            greatest[name] = number
+    return [
+        item for item, name, number in known if not name or not is_number(number) or number == greatest[name]
+    ]
 
 
 def is_workflow(declared: Declaration, item: Any) -> bool:
     """Without an id, what an item is cannot be known: it is skipped with a reason, not left out."""
     only = declared.list.only
     return only is None or not id_at(declared.list.id, item) or bool(find(only, item))
-
-
-def _newest(items: list[Any], of: str, version: str) -> list[Any]:
-    """Without older versions of a workflow; items without id or version stay."""
-    newest: dict[str, Any] = {}
-    known = [(item, id_at(of, item), find(version, item)) for item in items]
-    for _, name, number in known:
-        if is_number(number) and number > newest.get(name, -math.inf):
-            newest[name] = number
-    return [
-        item for item, name, number in known if not name or not is_number(number) or number == newest[name]
-    ]
 
 
 def next_page(declared: Declaration, answer: Any, page: str, *, before: int, count: int) -> str:
@@ -696,7 +695,10 @@ def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> No
     if declared.id is not None:
         names["id"] = _header(delivery, declared.id).encode()
     signed = _fill(declared.signs, names)
-    expected = [_encoded(hmac.digest(key, signed, "sha256"), declared.encoding) for key in _keys_of(secret)]
+    keys = [secret.encode()]
+    with suppress(ValueError):
+        keys.append(signing_key(secret))  # The bytes that a secret in Base64 stands for
+    expected = [_encoded(hmac.digest(key, signed, "sha256"), declared.encoding) for key in keys]
     given = [one.encode() for one in _after(declared.prefix, listed)][:MAX_SIGNATURES]
     if declared.encoding == "hex":
         given = [one.lower() for one in given]
@@ -705,6 +707,15 @@ def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> No
         raise NotGenuine(f"The signature in {declared.header} does not match the body and the secret.")
     if declared.timestamp is not None or declared.timestamp_prefix is not None:
         _check_age(timestamp, delivery.received_at, declared.tolerance_seconds)
+
+
+def _check_age(timestamp: str, received_at: datetime, tolerance: int) -> None:
+    if not TIMESTAMP.fullmatch(timestamp):
+        raise NotGenuine("The timestamp is not in seconds since 1970.")
+    apart = received_at.timestamp() - int(timestamp)
+    if abs(apart) > tolerance:
+        when = "old" if apart > 0 else "ahead of this server's clock"
+        raise NotGenuine(f"The timestamp is {abs(apart):,.0f} s {when}; {tolerance:,} s are allowed.")
 
 
 def _after(prefix: str, listed: list[str]) -> Iterator[str]:
@@ -723,24 +734,8 @@ def _fill(template: str, names: Mapping[str, bytes]) -> bytes:
     return b"".join([*filled, template[end:].encode()])
 
 
-def _keys_of(secret: str) -> Iterator[bytes]:
-    yield secret.encode()
-    if secret.startswith(STANDARD_PREFIX):
-        with suppress(ValueError):
-            yield signing_key(secret)
-
-
 def _encoded(digest: bytes, encoding: str) -> bytes:
     return base64.b64encode(digest) if encoding == "base64" else digest.hex().encode()
-
-
-def _check_age(timestamp: str, received_at: datetime, tolerance: int) -> None:
-    if not TIMESTAMP.fullmatch(timestamp):
-        raise NotGenuine("The timestamp is not in seconds since 1970.")
-    apart = received_at.timestamp() - int(timestamp)
-    if abs(apart) > tolerance:
-        when = "old" if apart > 0 else "ahead of this server's clock"
-        raise NotGenuine(f"The timestamp is {abs(apart):,.0f} s {when}; {tolerance:,} s are allowed.")
 
 
 def _read_body(delivery: Delivery, *, form: str | None) -> Any:

@@ -20,6 +20,7 @@ from connectors.errors import (
     OutcomeUnknown,
     Rejected,
     Unreachable,
+    login_failure,
 )
 from connectors.formats.json import LISTING_DEPTH
 from connectors.formats.yaml import UnusableText
@@ -407,11 +408,7 @@ class DeclaredEngine:
             if not isinstance(token, str) or not token or objection_to_value(token):
                 raise InvalidAnswer("the answer has no usable token.")
         except ConnectorError as error:
-            # A missing login endpoint must not look like a missing run.
-            kind = Misconfigured if isinstance(error, NotFound) else type(error)
-            renamed = kind(f"The login failed: {error.message}", details=error.details)
-            renamed.needs_operator |= isinstance(error, Rejected)
-            raise renamed from None
+            raise login_failure(error, f"The login failed: {error.message}") from None
         self._client.redactor.learn(token)
         return token
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from loguru import logger
 from pydantic import SecretStr
 
-from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
+from connectors.errors import ConnectorError, InvalidAnswer, login_failure
 from connectors.formats.json import is_number
 from connectors.network.client import EngineClient
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
@@ -100,11 +100,8 @@ class ClientCredentials:
                 )
                 self._renew_at = min(self._now() + 5.0, self._expires_at)
                 return
-            kind = Misconfigured if isinstance(error, NotFound) else type(error)
             message = f"No access token from the OAuth token URL: {error.message}"
-            renamed = kind(message, details=error.details)
-            renamed.needs_operator |= isinstance(error, Rejected)
-            raise renamed from None
+            raise login_failure(error, message) from None
         self._token = token
         self._expires_at = self._now() + seconds
         # Before it expires, so that calls need not wait.
@@ -112,6 +109,7 @@ class ClientCredentials:
 
 
 def _read(answer: Any) -> tuple[str, float]:
+    """Returns the token and the seconds for which it is valid."""
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise InvalidAnswer("the answer has no usable access_token.")

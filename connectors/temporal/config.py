@@ -648,13 +648,14 @@ class WorkflowReading:
 
     def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
         """Those that differ from the defaults of `TemporalSettings`."""
-        self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
         takes_input = declared.input is not None and _takes_input(declared.input)
         positional = declared.input is not None and declared.input.positional
         settings = _said(
             task_queue=declared.task_queue,
             workflow_id=declared.workflow_id,
-            workflow_id_defaults=_defaults_in(declared.workflow_id, input_schema),
+            workflow_id_defaults=self._defaults(
+                declared.workflow_id or "", input_schema, (*place, "workflowId")
+            ),
             id_reuse_policy=_snake_case(declared.id_reuse_policy),
             id_conflict_policy=_snake_case(declared.id_conflict_policy),
             progress_query=declared.progress_query,
@@ -667,18 +668,22 @@ class WorkflowReading:
             self.note(place, _first_reason(error))
         return settings
 
-    def _check_recipe(self, recipe: str | None, input_schema: Schema, place: Path) -> None:
+    def _defaults(self, recipe: str, input_schema: Schema, place: Path) -> dict[str, Any] | None:
+        """Returns the defaults of the recipe's optional fields, and notes fields that it cannot have."""
         try:
-            names = placeholders_in(recipe or "")
+            names = set(placeholders_in(recipe)) - {EXECUTION_ID, WORKFLOW}
         except ValueError as error:
             self.note(place, str(error))
-            return
+            return None
         # The properties of an input without fields are unknown.
-        if "properties" not in input_schema:
-            return
-        for name in names:
-            if name not in (EXECUTION_ID, WORKFLOW) and (objection := _objection(name, input_schema)):
+        fields, required = input_schema.get("properties"), input_schema.get("required", [])
+        if fields is None:
+            return None
+        for name in sorted(names):
+            if objection := _objection(name, input_schema):
                 self.note(place, f"{{{name}}} {objection}")
+        optional = names.intersection(fields).difference(required)
+        return {name: fields[name]["default"] for name in optional if _has_default(fields[name])} or None
 
 
 def _objection(name: str, input_schema: Schema) -> str:
@@ -697,16 +702,6 @@ def _objection(name: str, input_schema: Schema) -> str:
 def _has_default(schema: Schema) -> bool:
     default = schema.get("default")
     return isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
-
-
-def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | None:
-    """For the template's optional fields."""
-    fields, required = input_schema.get("properties", {}), input_schema.get("required", [])
-    try:
-        names = [name for name in placeholders_in(recipe or "") if name in fields and name not in required]
-    except ValueError:
-        return None
-    return {name: fields[name]["default"] for name in names if _has_default(fields[name])} or None
 
 
 def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:

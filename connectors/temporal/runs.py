@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -368,13 +368,8 @@ class Pollers:
 
 def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> RunSnapshot:
     paused = answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_PAUSED
-    return RunSnapshot(
-        state=RunState.RUNNING,
-        progress=progress.percent,
-        progress_message="Paused in Temporal." if paused else progress.message,
-        raw=_raw(answer),
-        **_times(answer),
-    )
+    message = "Paused in Temporal." if paused else progress.message
+    return snapshot_of(answer, RunState.RUNNING, progress=progress.percent, progress_message=message)
 
 
 def ended(
@@ -405,11 +400,8 @@ def ended(
             raise InvalidAnswer(
                 f"The run's last event is {enums.EventType.Name(other)}, which does not end a run."
             )
-    return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
-
-
-def completed_unread(answer: DescribeWorkflowExecutionResponse, error: ConnectorError) -> RunSnapshot:
-    return RunSnapshot(state=RunState.COMPLETED, unread=error, raw=_raw(answer), **_times(answer))
+    seen = snapshot_of(answer, state, output=output, error=error)
+    return replace(seen, raw=seen.raw | raw)
 
 
 def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> str:
@@ -425,16 +417,11 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
 
-def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
+def snapshot_of(answer: DescribeWorkflowExecutionResponse, state: RunState, **said: Any) -> RunSnapshot:
     info = answer.workflow_execution_info
-    created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
     # A chain starts with its first run.
-    return {"created_at": created, "started_at": created, "finished_at": moment(info.close_time)}
-
-
-def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
-    info = answer.workflow_execution_info
-    return {
+    created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
+    raw = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
         "first_run_id": run_of(info).first_run_id,
@@ -447,6 +434,14 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
             for activity in answer.pending_activities[:20]
         ],
     }
+    return RunSnapshot(
+        state=state,
+        created_at=created,
+        started_at=created,
+        finished_at=moment(info.close_time),
+        raw=raw,
+        **said,
+    )
 
 
 async def progress_of(

@@ -157,7 +157,7 @@ class TemporalService:
             except ConnectorError as error:
                 if runs.STATES[answer.workflow_execution_info.status][0] is not RunState.COMPLETED:
                     raise
-                return runs.completed_unread(answer, error)
+                return runs.snapshot_of(answer, RunState.COMPLETED, unread=error)
             # The run may have continued as new between the two answers.
             if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)

@@ -66,11 +66,10 @@ from connectors.simplified import (
     walk_listing,
 )
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import Era, RequestOptions, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.messages import CUT, UnusableAnswer
 from connectors.upstream_mcp.run_callers import Questions
-from connectors.upstream_mcp.session import McpSession, OpenTransport
+from connectors.upstream_mcp.session import Era, McpSession, OpenTransport, RequestOptions, TransportFailures
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (
     METADATA_KEY,

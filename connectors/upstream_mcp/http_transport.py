@@ -31,7 +31,6 @@ from connectors.network.transport import (
     tls_context,
 )
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import TransportFailures
 from connectors.upstream_mcp.messages import (
     FloodGate,
     TooManyMessages,
@@ -40,6 +39,7 @@ from connectors.upstream_mcp.messages import (
     read_message,
 )
 from connectors.upstream_mcp.run_callers import CALL, CALL_PREFIX, CAPABILITY_OF, LOG_MESSAGE
+from connectors.upstream_mcp.session import TransportFailures
 
 MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
@@ -116,7 +116,13 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         is_https = config.url.startswith("https:")
         tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
         self._network = GuardedTransport(limits=self._limits, tls=tls)
-        self._authorization = Authorization(config, redactor)
+        self._token = config.bearer_token.get_secret_value()
+        self._credentials: ClientCredentials | None = None
+        if config.oauth_url:
+            limits = HttpLimits.within(config.request_timeout_seconds)
+            self._credentials = ClientCredentials.of(
+                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
+            )
         self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
         self._report = stream_news
 
@@ -133,14 +139,15 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         }
         try:
             carry_out = self._streams.open if request.method == "GET" else self._network.handle_async_request
-            await self._authorization.add_to(request)
+            await self._authorize(request)
             if SESSION in request.headers and sent.get("method") in MAY_ASK:
                 await self._streams.wait_for_first()
             being_sent.set(exchange)
             response = await carry_out(request)
-            if self._authorization.renews_after(response.status_code):
+            if response.status_code == httpx2.codes.UNAUTHORIZED and self._credentials is not None:
+                self._credentials.forget(self._token)
                 await response.aclose()
-                await self._authorization.add_to(request)
+                await self._authorize(request)
                 being_sent.set(exchange)
                 response = await carry_out(request)
             exchange.status, exchange.headers = response.status_code, response.headers
@@ -155,8 +162,20 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         status = exchange.status if exchange.status >= 400 else 502
         return httpx2.Response(status, json=self._failures.write(failure), request=request)
 
+    async def _authorize(self, request: httpx2.Request) -> None:
+        """Raises ConnectorError without a token; the request is not sent then."""
+        if self._credentials is not None:
+            token = await self._credentials.token()
+            if token != self._token:
+                self._redactor.learn(token)
+                self._token = token
+        if self._token:
+            value = f"{self._config.authorization_scheme} {self._token}".strip()
+            request.headers[self._config.authorization_header] = value
+
     async def aclose(self) -> None:
-        await self._authorization.aclose()
+        if self._credentials is not None:
+            await self._credentials.aclose()
         await self._network.aclose()
 
     def _longest_silence(self, request: httpx2.Request, method: str) -> float | None:
@@ -441,40 +460,3 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
     if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
-
-
-class Authorization:
-    """The Authorization header, with a configured token or one by client credentials."""
-
-    def __init__(self, config: McpConfig, redactor: Redactor) -> None:
-        self._header = config.authorization_header
-        self._scheme = config.authorization_scheme
-        self._token = config.bearer_token.get_secret_value()
-        self._redactor = redactor
-        self._credentials: ClientCredentials | None = None
-        if config.oauth_url:
-            limits = HttpLimits.within(config.request_timeout_seconds)
-            self._credentials = ClientCredentials.of(
-                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
-            )
-
-    async def add_to(self, request: httpx2.Request) -> None:
-        """Raises ConnectorError without a token; the request is not sent then."""
-        if self._credentials is not None:
-            token = await self._credentials.token()
-            if token != self._token:
-                self._redactor.learn(token)
-                self._token = token
-        if self._token:
-            request.headers[self._header] = f"{self._scheme} {self._token}".strip()
-
-    def renews_after(self, status: int) -> bool:
-        """Whether to retry with a new token."""
-        if status != httpx2.codes.UNAUTHORIZED or self._credentials is None:
-            return False
-        self._credentials.forget(self._token)
-        return True
-
-    async def aclose(self) -> None:
-        if self._credentials is not None:
-            await self._credentials.aclose()

@@ -13,10 +13,9 @@ from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected,
 from connectors.formats.json import as_object, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
-from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.messages import CUT
 from connectors.upstream_mcp.run_callers import read_error
-from connectors.upstream_mcp.session import McpSession
+from connectors.upstream_mcp.session import TASKS_EXTENSION, Era, McpSession
 
 INVALID_PARAMS = -32602
 STATES = {

@@ -181,7 +181,7 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class RequiredGroup:
     """Fields of an object that are needed together or alternatively."""
 
     of: tuple[frozenset[str], ...]  # Groups of fields that go together
@@ -222,7 +222,7 @@ def collect_arguments(
     return schema | ({"$defs": definitions} if definitions else {}), places
 
 
-def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
+def _demanding(demands: Iterable[RequiredGroup], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
     """A schema that enforces the demands. It uses `not`, since some model APIs refuse tools with `anyOf` at
     their root."""
     argument_of = {
@@ -372,7 +372,7 @@ class Parameters:
         """Raises NoTool. A field is required only with its object."""
         for each in fields:
             subject, required = f"query parameter {quoted(each.name)}", one.is_required and each.required
-            objection = objection_to_text(self.document, each.schemas)
+            objection = text_encoding_error(self.document, each.schemas)
             if leaves_out(subject, objection, each.pointer, self.notes, needed=required):
                 continue
             yield Argument(
@@ -467,7 +467,7 @@ class Parameters:
         if types == {"object"}:
             schema, at = self.document.object_at(raw, at)
             raw, at = schema.get("additionalProperties"), f"{at}/additionalProperties"
-        return objection_to_text(self.document, [(raw, at)])
+        return text_encoding_error(self.document, [(raw, at)])
 
     def _place(self, one: Parameter) -> ArgumentPlace:
         as_json, style, name = _json_content(one) is not None, _style_of(one), one.name
@@ -553,12 +553,12 @@ def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -
 def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
     """None for a body that makes sense only as a whole. Raises NoTool."""
     gathered = Fields(document)
-    if not isinstance(raw, dict) or not gathered.take(raw, pointer):
+    if not isinstance(raw, dict) or not gathered.collect(raw, pointer):
         return None
     if not gathered.fields and gathered.left_out:
         # Without its read-only fields, the body would always be {}.
         gathered = Fields(document, with_read_only=True)
-        gathered.take(raw, pointer)
+        gathered.collect(raw, pointer)
     if not gathered.fields:
         return None
     for name in gathered.required & gathered.fields.keys():
@@ -581,13 +581,13 @@ class Fields:
     fields: dict[str, Field] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
-    demands: list[Demand] = field(default_factory=list)
+    demands: list[RequiredGroup] = field(default_factory=list)
     at_least: int = 0  # How many fields are required, no matter which
     parts: int = 0
     with_read_only: bool = False
     is_subtype: bool = False
 
-    def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
+    def collect(self, raw: Any, pointer: str, depth: int = 0) -> bool:
         """Whether the fields express the whole schema."""
         reference = pointer
         try:
@@ -598,10 +598,10 @@ class Fields:
         if depth > MAX_ALL_OF_DEPTH or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
         self.required |= required_by(schema)
-        self._take_demands(schema)
-        self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
+        self._collect_demands(schema)
+        self._collect_properties(schema.get("properties", {}), f"{pointer}/properties")
         if len(self.fields) > MAX_FIELDS or not all(
-            self.take(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
+            self.collect(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
         ):
             return False
         is_alone = self.is_subtype or self.document.is_own_base(pointer, reference)
@@ -611,14 +611,14 @@ class Fields:
         # Some documents have the field that tells subtypes apart only there.
         if subtypes and isinstance(name, str) and name not in self.left_out:
             self.fields.setdefault(name, Field(name, schemas=[({"type": "string"}, pointer)]))
-        return self._take_subtypes(subtypes)
+        return self._collect_subtypes(subtypes)
 
-    def _take_subtypes(self, subtypes: Iterable[str]) -> bool:
+    def _collect_subtypes(self, subtypes: Iterable[str]) -> bool:
         """Adds their fields, which are optional and say whose they are."""
         others: dict[str, list[tuple[str, Any, str]]] = {}
         for one in subtypes:
             kind = replace(Fields(self.document), parts=self.parts, is_subtype=True)
-            if not kind.take(*self.document.follow(f"#{quote(one)}", one)):
+            if not kind.collect(*self.document.follow(f"#{quote(one)}", one)):
                 return False
             self.parts = kind.parts
             for each in kind.fields.values():
@@ -633,7 +633,7 @@ class Fields:
             self.fields[name] = Field(name, schemas=[(described, found[0][2])])
         return True
 
-    def _take_demands(self, schema: dict[str, Any]) -> None:
+    def _collect_demands(self, schema: dict[str, Any]) -> None:
         fewest = schema.get("minProperties", 0)
         if isinstance(fewest, int) and not isinstance(fewest, bool):
             self.at_least = max(self.at_least, fewest)
@@ -641,20 +641,20 @@ class Fields:
             groups = [required_by(one) for one in schema.get(word) or ()]
             if groups:
                 only_one = word == "oneOf" and is_exclusive(schema[word])
-                self.demands.append(Demand(of=tuple(groups), only_one=only_one))
+                self.demands.append(RequiredGroup(of=tuple(groups), only_one=only_one))
 
-    def needed(self) -> Iterator[Demand]:
+    def needed(self) -> Iterator[RequiredGroup]:
         """Demands that required fields do not meet, without impossible alternatives."""
         known = self.fields.keys()
         for demand in self.demands:
             possible = tuple(dict.fromkeys(group for group in demand.of if group <= known))
             is_always = any(group <= self.required for group in possible)
             if possible and (demand.only_one or not is_always):
-                yield Demand(of=possible, only_one=demand.only_one)
+                yield RequiredGroup(of=possible, only_one=demand.only_one)
         if self.at_least == 1 and not self.required:
-            yield Demand(of=tuple(frozenset([name]) for name in self.fields))
+            yield RequiredGroup(of=tuple(frozenset([name]) for name in self.fields))
 
-    def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
+    def _collect_properties(self, properties: dict[str, Any], pointer: str) -> None:
         for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
             if not self.with_read_only and is_left_out(self.document, raw, "request"):
@@ -722,7 +722,7 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     return ""
 
 
-def objection_to_text(document: Document, schemas: list[Located]) -> str:
+def text_encoding_error(document: Document, schemas: list[Located]) -> str:
     """To a value outside of JSON, written without brackets."""
     types, items = types_and_items(document, schemas)
     kind = "an object" if types == {"object"} else ""
@@ -745,7 +745,7 @@ class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
-    demands: list[Demand] = field(default_factory=list)  # On its fields
+    demands: list[RequiredGroup] = field(default_factory=list)  # On its fields
     is_merge_patch: bool = False
     remark: str = ""  # For agents
 
@@ -836,8 +836,12 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], media_type: str, pointer: str
     ) -> Body:
         schema, in_parts = media.get("schema"), is_multipart(media_type)
-        if described.get("required") is not True and self._says_nothing(schema, pointer):
-            return Body()
+        if described.get("required") is not True:
+            said = self.document.object_at(schema, pointer)[0] if isinstance(schema, dict) else {}
+            known = {"type", "title", "description", "additionalProperties", "properties"}
+            is_closed = said.get("additionalProperties") in (None, False)
+            if said.get("properties") == {} and is_closed and said.keys() <= known:
+                return Body()
         body = Body(body_format="multipart" if in_parts else "form")
         if found := fields_of(self.document, schema, pointer) or self._fields_of_all(schema, pointer):
             fields = self._form_fields(found.fields.values(), media.get("encoding"), in_parts=in_parts)
@@ -872,7 +876,7 @@ class Bodies:
             if any(raw != one.schemas[0][0] for raw, _ in one.schemas):
                 one.schemas = [({"anyOf": [raw for raw, _ in one.schemas]}, one.pointer)]
             one.schemas = one.schemas[:1]
-        demands = [] if always in needed else [Demand(of=tuple(needed))]
+        demands = [] if always in needed else [RequiredGroup(of=tuple(needed))]
         return Fields(self.document, fields, demands=demands)
 
     def _raw(
@@ -901,12 +905,6 @@ class Bodies:
             required=described.get("required") is True,
         )
         return Body([argument], body_format="raw", constants=_constants(first) if is_fixed else [])
-
-    def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        schema = self.document.object_at(raw, pointer)[0] if isinstance(raw, dict) else {}
-        usual = {"type", "title", "description", "additionalProperties", "properties"}
-        is_closed = schema.get("additionalProperties") in (None, False)
-        return schema.get("properties") == {} and is_closed and schema.keys() <= usual
 
     def _whole(
         self, schema: Any, pointer: str, described: dict[str, Any], *, lines: bool = False
@@ -998,7 +996,7 @@ class Bodies:
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return objection_to_brackets(self.document, one.schemas)
-        return objection_to_text(self.document, one.schemas)
+        return text_encoding_error(self.document, one.schemas)
 
     def _field(
         self, one: Field, *, form_name: str = "", as_json: bool = False, explode: bool = True
