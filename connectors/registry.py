@@ -121,7 +121,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def objection_to(connector: Any, kind: str) -> str:
-    """What the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
+    """Returns what the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
     if not inspect.isclass(connector):
         return f"{connector!r} is not a class."
     config = getattr(connector, "Config", None)

@@ -147,7 +147,7 @@ def _retention_name(service: dict[str, Any]) -> str:
 
 
 def _retention_seconds(service: dict[str, Any], handler: dict[str, Any]) -> float:
-    """How long an invocation and its key are remembered after its end; infinite if Restate does not say."""
+    """Returns how long Restate remembers an ended invocation and its key; infinite if it does not say."""
     name = _retention_name(service)
     written = handler.get(name, service.get(name))
     parts = DURATION.findall(written) if isinstance(written, str) else []
@@ -191,7 +191,7 @@ def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_query(handler: dict[str, Any]) -> bool:
-    """As its metadata says; else a handler with an output but no input is a query. Restate does not mark
+    """Decides by its metadata; else a handler with an output but no input is a query. Restate does not mark
     read-only handlers, so the others are signals, which are sent once and require the right to change."""
     if (said := as_object(handler.get("metadata")).get(LABEL)) in ("query", "signal"):
         return bool(said == "query")
@@ -365,7 +365,7 @@ def state_of(row: dict[str, Any]) -> RunState:
 
 
 def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
-    """Without the output, which the ingress has."""
+    """Lacks the output, which the ingress has."""
     state, failure = state_of(row), CODE.sub("", str(row.get("completion_failure") or ""), count=1)
     error = ""
     if state is RunState.FAILED:

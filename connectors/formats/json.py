@@ -184,7 +184,7 @@ def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def is_nested_deeper(data: bytes, max_depth: int) -> bool:
-    """In linear time; of broken JSON only the part before the first error counts."""
+    """Takes linear time; of broken JSON only the part before the first error counts."""
     if data.count(b"[") + data.count(b"{") <= max_depth:
         return False
     brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
@@ -204,7 +204,7 @@ def parse_top_level(data: bytes, *, depth: int = 1) -> dict[str, Any]:
 
 
 def parse_listing(data: bytes, *, max_depth: int, lenient: bool = False) -> Any:
-    """Like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
+    """Works like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
     try:
         return parse_json(data, max_depth=max_depth, lenient=lenient)
     except UnreadableJSON:
@@ -304,8 +304,8 @@ def write_json(value: Any) -> str:
 
 
 def readable_json(value: Any) -> str:
-    """For people who must see everything: invisible characters and those that change the direction of the
-    text are escaped."""
+    """Writes for people who must see everything: invisible characters and those that change the direction of
+    the text are escaped."""
     return with_escapes(json.dumps(value, ensure_ascii=False, indent=2))
 
 
@@ -327,7 +327,7 @@ def is_number(value: Any) -> bool:
 
 
 def read_percent(value: Any) -> float | None:
-    """From 0 to 100; None for anything but a number."""
+    """Returns 0 to 100; None for anything but a number."""
     return float(min(max(value, 0), 100)) if is_number(value) else None
 
 
@@ -341,7 +341,7 @@ def read_time(text: Any) -> datetime | None:
 
 
 def read_uuid(text: Any) -> UUID | None:
-    """Such as the key of a start; None for anything else, such as the keys of other clients."""
+    """Returns such as the key of a start; None for anything else, such as the keys of other clients."""
     try:
         return UUID(text) if isinstance(text, str) else None
     except ValueError:

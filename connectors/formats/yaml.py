@@ -398,7 +398,7 @@ class _Reader:
 
 
 class _LenientReader(_Reader):
-    """For texts of third parties, which the reader of an error cannot correct."""
+    """Reads texts of third parties, which the reader of an error cannot correct."""
 
     def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
         super().__init__([], (), limits)

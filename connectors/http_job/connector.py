@@ -363,7 +363,7 @@ class HttpJobConnector:
             ) from None
 
     async def _status(self, run: RunRef) -> tuple[Seen, Any]:
-        """What is declared of the answer, and the answer."""
+        """Returns what is declared of the answer, and the answer."""
         status, names = self._declared.status, self._of_run(run)
         answer = await self._engine.ask(status, names)
         if status.one is None:
@@ -437,7 +437,6 @@ def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started
 
 
 def _kept_whole(answer: Any) -> dict[str, Any]:
-    """For the record."""
     return answer if isinstance(answer, dict) else {"answer": answer}
 
 
@@ -552,7 +551,7 @@ def read_items(declared: Declaration, answer: Any) -> list[Any]:
 
 
 def is_workflow(declared: Declaration, item: Any) -> bool:
-    """Without an id, what an item is cannot be known: it is skipped with a reason, not left out."""
+    """Accepts an item without an id, which is then skipped with a reason instead of left out."""
     only = declared.list.only
     return only is None or not id_at(declared.list.id, item) or bool(find(only, item))
 
@@ -598,7 +597,7 @@ def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
 
 
 def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSnapshot:
-    """Without what the requests for result, failure and logs find."""
+    """Leaves out what the requests for result, failure and logs find."""
     state = read_state(status, states, answer)
     error = ""
     if state in NO_REASON:

@@ -59,7 +59,7 @@ def _is_expression(text: str) -> str:
 
 
 def find(expression: str, value: Any) -> Any:
-    """What the JMESPath expression finds, or None, also if one of its functions refuses the value."""
+    """Returns what the JMESPath expression finds; None also if one of its functions refuses the value."""
     try:
         return _compiled(expression).search(value)
     except (JMESPathError, RecursionError, ValueError, TypeError, ArithmeticError):
@@ -718,8 +718,8 @@ def _advice(unknown: str, known: set[str]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors that validate YAML as it is typed. It includes the short forms: a single step or status
-    instead of a list, and the name of a published signature."""
+    """Describes the format for editors that validate YAML as it is typed. It includes the short forms: a
+    single step or status instead of a list, and the name of a published signature."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Declaration.model_json_schema()}
     properties: Mapping[str, Any] = schema["properties"]
     for name in ("result", "failure", "logs"):

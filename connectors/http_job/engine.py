@@ -288,7 +288,7 @@ class DeclaredEngine:
         return answer
 
     async def tell(self, command: Cancel, names: Names) -> None:
-        """Like `ask`, but the response is read only if the declaration has expressions for it."""
+        """Works like `ask`, but the response is read only if the declaration has expressions for it."""
         request: Request = command
         used = {name for _, template in command.templates for name in placeholders_in(template)}
         if command.otherwise is not None and any(names.get(name) is None for name in used):

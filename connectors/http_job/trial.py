@@ -150,7 +150,7 @@ def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterat
 def _expressions(
     block: BaseModel, value: Any, prefix: str, without: frozenset[str] | set[str] = frozenset()
 ) -> Iterator[str]:
-    """What each declared expression of a block finds."""
+    """Yields what each declared expression of a block finds."""
     for name, hint in get_type_hints(type(block), include_extras=True).items():
         declared = getattr(block, name)
         if name == "keep":
@@ -178,7 +178,7 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
 
 
 def describe_webhook(webhook: Webhook, report: Any) -> str:
-    """What the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
+    """Tells what the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
     lines = ["webhook", "  the engine sends: POST /hooks/SOURCE"]
     if (signature := webhook.signature) is not None:
         signed = f"HMAC-SHA256 of {signature.signs} in {signature.encoding}"

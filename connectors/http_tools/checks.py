@@ -122,7 +122,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
 
 
 def placed_arguments(tool: ToolConfig, in_path: Container[str]) -> dict[str, ArgumentPlace]:
-    """In the order of the schema's properties."""
+    """Keeps the order of the schema's properties."""
     usual: Place = "query" if tool.api.method in ("GET", "HEAD", "DELETE") else "body"
     placed = {}
     for argument in tool.input_schema.get("properties", {}):

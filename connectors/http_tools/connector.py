@@ -259,7 +259,7 @@ class HttpConfig(SourceConfig):
 
     @property
     def secrets(self) -> list[str]:
-        """In every encoding in which they are sent."""
+        """Returns them in every encoding in which they are sent."""
         own = [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
         return [*own, basic_word(self.username, self.password)] if self.authentication == "basic" else own
 
@@ -581,8 +581,8 @@ def _known_encoding(name: str) -> str:
 
 
 def _encoding_of(text: bytes, *, is_cut: bool) -> str:
-    """For a text whose header names no encoding: by its first bytes, else UTF-8 if most of it is valid, else
-    the usual encoding of Western systems that do not name theirs."""
+    """Guesses for a text whose header names no encoding: by its first bytes, else UTF-8 if most of it is
+    valid, else the usual encoding of Western systems that do not name theirs."""
     if not (found := json.detect_encoding(text)).startswith("utf-8"):
         return found
     if declared := XML_ENCODING.match(text):
@@ -702,7 +702,7 @@ class Call:
         return InvalidAnswer(f"{self._place()}: {why}.") if why else None
 
     def _telling_headers(self, *, is_empty: bool) -> dict[str, str]:
-        """What the body does not say; without a body, all but what is of no use to an agent."""
+        """Returns what the body does not say; without a body, all but what is of no use to an agent."""
         sent, names = self.answer.headers, []
         for name in sent:
             is_about_body = name.startswith("content-") and self.spec.method != "HEAD"

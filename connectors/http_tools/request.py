@@ -87,7 +87,7 @@ def can_hold(media_type: str, types: Set[str]) -> bool:
 
 
 def is_sent_raw(media_type: str) -> bool:
-    """Also a range such as `image/*`; not a multipart type, whose boundary only its writer knows."""
+    """Accepts also a range such as `image/*`; not a multipart type, whose boundary only its writer knows."""
     plain = plain_name(media_type)
     return bool(MEDIA_RANGE.fullmatch(plain)) and not plain.startswith("multipart/")
 
@@ -102,8 +102,8 @@ def is_raw(media_type: str, types: Set[str]) -> bool:
 
 
 def choose_media_type(offered: Mapping[str, Set[str]]) -> str:
-    """Of those that can hold the types of their values: the one that says most precisely what is meant, else
-    JSON, else a form, else a multipart one, else the first. Empty if none can be sent."""
+    """Chooses of those that can hold the types of their values: the one that says most precisely what is
+    meant, else JSON, else a form, else a multipart one, else the first. Empty if none can be sent."""
     names = [name for name, types in offered.items() if can_hold(name, types)] or list(offered)
     for fits in (
         lambda name: offered[name] == {"string"} and name.startswith("text/") and not is_json(name),
@@ -152,7 +152,7 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def text_of(value: Scalar) -> str:
-    """As JSON writes it (`true`, `1.5`); a text unchanged."""
+    """Writes it as JSON does (`true`, `1.5`); a text unchanged."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -176,7 +176,7 @@ def scalar_of(value: Any) -> Scalar:
 
 
 def scalars_of(value: Any) -> Scalar | list[Scalar]:
-    """Like `scalar_of`, for a scalar or a list of them."""
+    """Works like `scalar_of`, for a scalar or a list of them."""
     return [scalar_of(item) for item in value] if isinstance(value, list) else scalar_of(value)
 
 
@@ -256,7 +256,7 @@ def _media_type(argument: str, place: ArgumentPlace, arguments: dict[str, Any], 
 
 
 def _text(argument: str, place: ArgumentPlace, value: Any) -> str:
-    """For the path, a header or a cookie."""
+    """Writes a value for the path, a header or a cookie."""
     with _naming(f"The value of {argument}"):
         if place.as_json:
             # Headers are limited to ASCII, and elsewhere escapes mean the same.
@@ -328,7 +328,7 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
 
 
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]:
-    """As a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
+    """Returns a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
     placed = operation.by_place["body"]
     fields = operation.constant_values["body"].copy()
     for argument, place in placed:
@@ -436,7 +436,7 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _escaped(name: str) -> str:
-    """As browsers do (WHATWG, HTML 4.10.21.8)."""
+    """Escapes as browsers do (WHATWG, HTML 4.10.21.8)."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -227,7 +227,7 @@ class EngineClient:
 
     @classmethod
     def of(cls, config: Any, **options: Any) -> Self:
-        """With the settings that `connectors.settings` has for requests and TLS."""
+        """Takes the settings that `connectors.settings` has for requests and TLS."""
         limits = HttpLimits.of(config)
         return cls(limits=limits, verify_tls=config.verify_tls, ca_file=config.ca_file, **options)
 
@@ -249,7 +249,7 @@ class EngineClient:
         seconds: float | None = None,
         cut_after: float | None = None,
     ) -> Answer:
-        """One whole exchange: any status is an answer, also a redirect that was not followed.
+        """Make one whole exchange: any status is an answer, also a redirect that was not followed.
 
         `target`: as in `request_json`; empty: the base URL. `seconds`: a shorter limit than the client's.
         `cut_after`: of a body that has not ended after so many seconds, or is too large, a part will do.
@@ -342,8 +342,8 @@ class EngineClient:
         repeatable: bool = True,
         redirect_is_success: bool = False,
     ) -> tuple[httpx2.Headers, str]:
-        """Like `request_json`, with the headers and the text of a 2xx answer, without our secrets. A redirect
-        is not followed: it may say that the request was carried out."""
+        """Works like `request_json`, but returns the headers and the text of a 2xx answer, without our
+        secrets. A redirect is not followed: it may say that the request was carried out."""
         exchange = Exchange(method, self._url(target), repeatable, self.redactor)
         await self._succeed(exchange, body, form, headers, redirect_is_success=redirect_is_success)
         return exchange.headers, self.redactor.text(bytes(exchange.body).decode("utf-8", "replace"))

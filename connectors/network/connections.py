@@ -35,7 +35,7 @@ FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
 class Connections:
-    """At most `most` at a time. Errors: httpx2's TransportErrors, and Misconfigured for an address that
+    """Opens at most `most` at a time. Errors: httpx2's TransportErrors, and Misconfigured for an address that
     may not be contacted. No request is sent twice."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _ProxyLogin:
 
 
 class Response(httpx2.AsyncByteStream):
-    """Its parts as they arrive. Close it, read or not."""
+    """Yields its parts as they arrive. Close it, read or not."""
 
     def __init__(self, response: aiohttp.ClientResponse, free: asyncio.Semaphore) -> None:
         self.status, self.headers = response.status, response.raw_headers
@@ -295,8 +295,8 @@ def _has_news(idle: ResponseHandler) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Only what the policy allows: a name's owner may answer differently each time. TLS verifies the name,
-    not the address."""
+    """Finds only what the policy allows: a name's owner may answer differently each time. TLS verifies the
+    name, not the address."""
 
     def __init__(self, policy: AddressPolicy, seconds: float) -> None:
         self._policy, self._seconds = policy, seconds

@@ -116,7 +116,7 @@ class Issuer:
             await client.aclose()
 
     async def endpoint(self, name: str) -> str:
-        """Such as `authorization_endpoint`. Raises InvalidAnswer if there is none."""
+        """Returns the URL of such as `authorization_endpoint`. Raises InvalidAnswer if there is none."""
         metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
         return _address(metadata, name)
 
@@ -233,7 +233,7 @@ class Issuer:
         return _object(await client.request_json("POST", url, form=form, headers=headers, secrets=secrets))
 
     async def _fetch_metadata(self) -> dict[str, Any]:
-        """Of both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
+        """Reads both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
         the metadata of OpenID Connect."""
         # RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1.
         parts = urlsplit(self.url)

@@ -52,7 +52,7 @@ class ClientCredentials:
 
     @classmethod
     def of(cls, config: Any, *, url: str, limits: HttpLimits, **options: Any) -> Self:
-        """From the settings that `connectors.settings` has for OAuth."""
+        """Takes the settings that `connectors.settings` has for OAuth."""
         return cls(
             url=url,
             client_id=config.oauth_client_id,

@@ -73,7 +73,7 @@ class HttpLimits:
 
     @classmethod
     def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
-        """For an engine, of which a worker polls 50 runs and starts 50 others at a time."""
+        """Suits an engine, of which a worker polls 50 runs and starts 50 others at a time."""
         return cls(
             connect_seconds=min(cls().connect_seconds, seconds),
             read_seconds=seconds,
@@ -84,7 +84,7 @@ class HttpLimits:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """From the settings that `connectors.settings` has for requests."""
+        """Takes the settings that `connectors.settings` has for requests."""
         return cls.within(config.request_timeout_seconds, max_response_bytes=config.max_response_bytes)
 
 
@@ -171,7 +171,7 @@ class Exchange:
     cut: str = ""  # `after 30 s`, if it was cut
 
     def __str__(self) -> str:
-        """Without the query, which may carry tokens."""
+        """Leaves out the query, which may carry tokens."""
         return self.redactor.text(f"{self.method} {self.url.path}")
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class Exchange:
 
     @property
     def encoding(self) -> str:
-        """Of the body as it is here."""
+        """Tells how the body is encoded as it is here."""
         encoding = self._header("content-encoding").strip().lower()
         return "" if encoding == "identity" or self.is_unpacked else encoding
 
@@ -309,7 +309,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
-    """Without the words that aiohttp and OpenSSL put around it."""
+    """Leaves out the words that aiohttp and OpenSSL put around it."""
     error = getattr(error, "certificate_error", getattr(error, "os_error", error))
     if isinstance(error, ssl.SSLCertVerificationError):
         # By OpenSSL's X509_V_ERR codes.
@@ -405,7 +405,7 @@ class HttpSender:
         return exchange
 
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
-        """At most `limit` bytes and what makes it known that there are more. What some servers send
+        """Reads at most `limit` bytes and what makes it known that there are more. What some servers send
         compressed, though nobody asked for it, is unpacked; if it cannot be, it is left out."""
         is_packed = exchange.encoding in PACKED
         inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None  # gzip or zlib

@@ -432,7 +432,7 @@ def read_declared(config: TemporalConfig) -> "Declared":
 
 
 def read_file(path: str) -> bytes:
-    """At most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
+    """Reads at most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
     if not os.path.isabs(path) or not path.endswith(SUFFIXES):
         raise Misconfigured(f"{path}: must be an absolute path to a .yaml or .yml file.")
     try:
@@ -624,7 +624,7 @@ class WorkflowReading:
         return _said(title=_title(declared)) | {"type": "object"}
 
     def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
-        """Only for declared fields, which are a promise. See `_typed` for a type without them."""
+        """Reads only declared fields, which are a promise. See `_typed` for a type without them."""
         if declared is None or declared.fields is None:
             return None
         fields = (*place, "fields")
@@ -647,7 +647,7 @@ class WorkflowReading:
         return interactions
 
     def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
-        """Those that differ from the defaults of `TemporalSettings`."""
+        """Returns those that differ from the defaults of `TemporalSettings`."""
         takes_input = declared.input is not None and _takes_input(declared.input)
         positional = declared.input is not None and declared.input.positional
         settings = _said(
@@ -721,8 +721,8 @@ JSON_TYPES = {
 
 
 def _typed(output: OutputDeclaration | None) -> dict[str, Schema]:
-    """As metadata, the schema of a result of a known type: results are checked against it, and delivered
-    whether they match or not. Other names are of types that only the workflow knows."""
+    """Returns as metadata the schema of a result of a known type: results are checked against it, and
+    delivered whether they match or not. Other names are of types that only the workflow knows."""
     if output is None or output.type is None or output.fields is not None:
         return {}
     name = "array" if output.type.startswith("[]") else output.type.lower().partition("[")[0]

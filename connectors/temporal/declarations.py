@@ -305,7 +305,7 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 
 
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
-    """Without `required`, which belongs to the parent object."""
+    """Leaves out `required`, which belongs to the parent object."""
     # By the file's keys, without empty values except a default.
     stated = {name: getattr(declared, name) for name in declared.model_fields_set}
     keys = keys_of(FieldDeclaration)

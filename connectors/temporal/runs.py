@@ -221,7 +221,7 @@ def _encoding_of(payload: Payload) -> str:
 
 
 def quoted(text: str) -> str:
-    """As a string literal of Temporal's query language."""
+    """Writes a string literal of Temporal's query language."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -246,7 +246,7 @@ async def list_runs(
 
 
 def _conditions(wanted: RunFilter) -> Iterator[str]:
-    """In Temporal's query language. Raises Rejected for unusable values."""
+    """Yields conditions in Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
     # `workflow-id/run-id` names one run; any other text is a prefix of workflow ids.
@@ -492,7 +492,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
-    """From the latest heartbeat, else from an activity that is retried."""
+    """Reads the latest heartbeat, else an activity that is retried."""
     beating = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
     if beating:
         latest = max(beating, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
@@ -566,7 +566,7 @@ def _chain(failure: Failure) -> Iterator[Failure]:
 
 
 def _words_of_link(link: Failure) -> tuple[str, bool]:
-    """Its description, and whether it only locates the next link."""
+    """Returns its description, and whether it only locates the next link."""
     match link.WhichOneof("failure_info"):
         case "activity_failure_info":
             info = link.activity_failure_info

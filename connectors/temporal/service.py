@@ -107,7 +107,7 @@ class TemporalService:
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        """By workflow id; where that does not follow from the key, among the workflow's runs."""
+        """Looks by workflow id; where that does not follow from the key, among the workflow's runs."""
         settings = settings_of(workflow.metadata)
         try:
             workflow_id = _workflow_id(settings, workflow, arguments, key)

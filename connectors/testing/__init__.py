@@ -105,8 +105,8 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
 
 
 def advance_clock(seconds: float) -> None:
-    """As if this much time had passed on this event loop: its time limits end without a wait for them. Does
-    nothing on a loop that takes its time from elsewhere, such as uvloop's."""
+    """Pretend that this much time has passed on this event loop: its time limits end without a wait for them.
+    Does nothing on a loop that takes its time from elsewhere, such as uvloop's."""
     loop = asyncio.get_running_loop()
     ahead = loop.time() + seconds - time.monotonic()
     with suppress(AttributeError):
@@ -377,7 +377,7 @@ async def until_ended(connector: Connector, run: RunRef, *, seconds: float = DEA
 async def outcome(
     connector: Connector, started: Started, run: RunRef, *, seconds: float = DEADLINE_SECONDS
 ) -> RunSnapshot:
-    """How the run ended: by the answer to its start if that is the result, else by polling."""
+    """Tells how the run ended: by the answer to its start if that is the result, else by polling."""
     first = started.snapshot
     capabilities = capabilities_for(connector, run.workflow)
     is_result = capabilities.cancellable_start or not capabilities.keeps_runs

@@ -96,7 +96,7 @@ async def _refuse_all(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str
 
 
 def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:
-    """One entry of a server's list. Optional fields that are null count as absent."""
+    """Reads one entry of a server's list. Optional fields that are null count as absent."""
     if not isinstance(raw, dict):
         return not_an_object(raw, position=position)
     given = {key: value for key, value in raw.items() if value is not None}
@@ -192,7 +192,7 @@ class McpConnector:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of both kinds: what either can do, and what both guarantee."""
+        """Joins both kinds: what either can do, and what both guarantee."""
         if self._runner is None:
             return replace(TOOLS, has_features=True)
         listed = self._runner.capabilities
@@ -629,7 +629,7 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
 
 
 def _is_unknown(said: Any) -> bool:
-    """By `code` or `status`, in the answer or its `error`."""
+    """Looks at `code` or `status`, in the answer or its `error`."""
     if not isinstance(said, dict):
         return False
     codes = (said.get(key) for key in ("code", "status"))

@@ -330,7 +330,7 @@ class _EventStream(httpx2.AsyncByteStream):
 
 
 def _as_event(event: httpx2.ServerSentEvent, message: dict[str, Any] | None) -> bytes:
-    """Also without a message: a stream is resumed after the last id."""
+    """Writes it also without a message: a stream is resumed after the last id."""
     fields = [f"id: {event.id}"] if event.id else []
     if event.retry is not None:
         fields.append(f"retry: {min(max(event.retry, 0), MAX_RETRY_MS)}")

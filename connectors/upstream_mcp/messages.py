@@ -1,5 +1,5 @@
-"""What a server sends, in the form that the SDK's parser reads. That one is strict: an odd value would cost
-the answer that holds it, and an odd notification the call on whose stream it comes."""
+"""Brings what a server sends into the form that the SDK's parser reads. That one is strict: an odd value
+would cost the answer that holds it, and an odd notification the call on whose stream it comes."""
 
 import re
 import time
@@ -74,7 +74,7 @@ def is_answer(message: dict[str, Any]) -> bool:
 
 
 def _without_depth(data: bytes) -> Any:
-    """Without what is nested too deep in the items of a list or in an error, or without parameters."""
+    """Leaves out what is nested too deep in the items of a list or in an error, or without parameters."""
     with suppress(UnreadableJSON):
         message = parse_listing(data, max_depth=MAX_DEPTH, lenient=True)
         result = as_object(as_object(message).get("result"))

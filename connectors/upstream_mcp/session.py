@@ -1,5 +1,5 @@
-"""The session with one server, shared by all calls: its conversations, requests and notifications. A
-conversation is opened when needed, and again after it is lost."""
+"""Holds the session with one server, shared by all calls: its conversations, requests and notifications.
+A conversation is opened when needed, and again after it is lost."""
 
 import asyncio
 import contextlib
@@ -270,7 +270,6 @@ class Conversation:
         return OutcomeUnknown(f"{reason} The server may have carried it out.")
 
     def _masked(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """With secrets masked."""
         return as_object(self._redactor.answer(message, json.dumps(message, ensure_ascii=False).encode()))
 
     async def _on_request(
@@ -420,7 +419,8 @@ class McpSession:
         silence: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> dict[str, Any]:
-        """Like `Conversation.request`, repeated in a new conversation if the server lost the session."""
+        """Works like `Conversation.request`, repeated in a new conversation if the server lost the
+        session."""
         silence = silence or self._request_seconds
         for is_last in (False, True):
             async with self._conversation() as owned:

@@ -88,7 +88,7 @@ async def open_stdio(
 
 
 async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport]:
-    """As asyncio.create_subprocess_exec, which does not return the transport."""
+    """Works like asyncio.create_subprocess_exec, which does not return the transport."""
     line, loop = command_line(config), asyncio.get_running_loop()
     try:
         pipes, protocol = await loop.subprocess_exec(

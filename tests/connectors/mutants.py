@@ -42,12 +42,11 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample
-from tests.connectors.lathe import Lathe, running_lathe
+from connectors.testing import ConnectorContract, EngineHarness, Interaction
+from tests.connectors.lathe import WRONG_TOKEN, Lathe, LatheHarness, running_lathe
 
 STATES = {"turning": RunState.RUNNING, "done": RunState.COMPLETED}
 STATES |= {"failed": RunState.FAILED, "stopped": RunState.CANCELLED}
-WRONG_TOKEN = "wrong-token-fedcba9876543210"
 
 
 class LatheConfig(BaseModel):
@@ -215,20 +214,10 @@ def moment(text: Any) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-class LatheHarness(EngineHarness):
-    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
-    output = {"pieces": 3}
-    failing = Sample(WorkflowRef(id="break", name="break"), {})
-    failure = "The chisel broke."
-    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
-    secrets = frozenset({Lathe.token, WRONG_TOKEN})
+class WholeLatheHarness(LatheHarness):
     query = Interaction("speed", answer=1200)
     signal = Interaction("faster")
     ports = 2
-
-    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
-        self.kind = kind
-        self.lathe = lathe
 
     def connector(self) -> Connector:
         return self._connector([self.lathe.port, self.lathe.second_port], Lathe.token, 10.0)
@@ -239,12 +228,6 @@ class LatheHarness(EngineHarness):
     def connector_at_ports(self, ports: Sequence[int]) -> Connector:
         return self._connector(ports, Lathe.token, 0.2)
 
-    def runs_started_with(self, key: UUID) -> int:
-        return sum(run.key == str(key) for run in self.lathe.runs.values())
-
-    def unknown_run_id(self) -> str:
-        return uuid4().hex
-
     async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
         return self.lathe.runs[run.run_id].speed == 1300
 
@@ -254,7 +237,7 @@ class LatheHarness(EngineHarness):
         return self.kind(LatheConfig.model_validate(settings))
 
 
-class OpenLatheHarness(LatheHarness):
+class OpenLatheHarness(WholeLatheHarness):
     """A server that lets everyone in, and whose answers are all of them right."""
 
     has_credentials = False
@@ -265,7 +248,7 @@ class OpenLatheHarness(LatheHarness):
         raise AssertionError("there are none")
 
 
-class HastyLatheHarness(LatheHarness):
+class HastyLatheHarness(WholeLatheHarness):
     """For mutants: what does not come soon never comes."""
 
     deadline_seconds = 0.3
@@ -286,7 +269,7 @@ def open_lathe() -> Iterator[Lathe]:
 class TestFaultless(ConnectorContract):
     @pytest.fixture
     def harness(self, lathe: Lathe) -> EngineHarness:
-        return LatheHarness(FaultlessConnector, lathe)
+        return WholeLatheHarness(FaultlessConnector, lathe)
 
 
 class TestFaultlessWithoutCredentials(ConnectorContract):

@@ -98,7 +98,7 @@ def _schema_of(raw: Object) -> Object:
 
 
 def _types_of(raw: Object) -> tuple[str, str]:
-    """Of a parameter, and of a list's items."""
+    """Returns the types of a parameter, and of a list's items."""
     items = raw.get("items")
     return str(raw.get("type")), str(items.get("type")) if isinstance(items, dict) else ""
 
@@ -151,7 +151,7 @@ class _Converter:
         return self.object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
 
     def _split(self, parameters: Any) -> tuple[list[Object], Any]:
-        """Those of the body, and the others."""
+        """Returns the parameters of the body, and the others."""
         if not isinstance(parameters, list):
             return [], parameters
         found = [(one, self._target(one)) for one in parameters]
@@ -193,7 +193,7 @@ class _Converter:
 
 
 def _form(parameters: Iterable[Object], consumes: list[str]) -> Object:
-    """With a body beside its fields, as frameworks describe a part that is JSON."""
+    """Accepts a body beside the fields, as frameworks describe a part that is JSON."""
     fields = {str(one.get("name")): one for one in parameters}
     bodies = [name for name, one in fields.items() if one["in"] == "body"]
     has_files = bool(bodies) or any("file" in _types_of(one) for one in fields.values())
@@ -288,7 +288,7 @@ def quoted(text: object) -> str:
 
 
 def plain_text(value: Any, longest: int) -> str:
-    """Without links, tags and comments, cut at a word; other Markdown stays."""
+    """Leaves out links, tags and comments, and cuts at a word; other Markdown stays."""
     if not isinstance(value, str):
         return ""
     # The rest would be cut off anyway.
@@ -307,7 +307,7 @@ def plain_text(value: Any, longest: int) -> str:
 
 
 def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
-    """Both, unless one begins with the other."""
+    """Joins both, unless one begins with the other."""
     short, long = plain_text(summary, MAX_TITLE_LENGTH), plain_text(description, MAX_DESCRIPTION)
     if short and not long.startswith(short.rstrip(".")):
         # A summary is a heading: the description goes on below it.
@@ -416,7 +416,7 @@ class Document:
         raise NoTool("The chain of references is too long.", pointer)
 
     def described_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
-        """Like `object_at`; a description beside the reference replaces that of its target."""
+        """Works like `object_at`; a description beside the reference replaces that of its target."""
         found, at = self.object_at(value, pointer)
         if "$ref" in value and "description" in value:
             found = found | {"description": value["description"]}
@@ -446,7 +446,7 @@ class Document:
         return value
 
     def follow(self, reference: Any, pointer: str) -> tuple[Any, str]:
-        """One step from the reference at `pointer`. Raises NoTool."""
+        """Takes one step from the reference at `pointer`. Raises NoTool."""
         where = f"{pointer}/$ref"
         if not isinstance(reference, str):
             raise NoTool("A $ref must be a string.", where)
@@ -597,7 +597,7 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
 
 
 def _urls(servers: Any) -> Iterator[str]:
-    """With the variables' defaults."""
+    """Yields URLs with the variables' defaults."""
     for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
             url = url.strip()[:2_000]

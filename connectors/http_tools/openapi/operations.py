@@ -190,7 +190,7 @@ def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
 
 
 def response_headers_of(document: Document, responses: Any, pointer: str) -> list[str]:
-    """Those of successes, in lower case, that are neither always shown nor of no use to agents."""
+    """Returns those of successes, in lower case, that are neither always shown nor of no use to agents."""
     found: set[str] = set()
     for code, raw in as_object(responses).items():
         with suppress(NoTool):
@@ -372,7 +372,7 @@ class _Reader:
         return ReadTool(definition=definition, operation=operation, notes=notes)
 
     def _description(self, operation: Operation) -> str:
-        """With the API's name, and with method and path if operations share a description."""
+        """Adds the API's name, and method and path if operations share a description."""
         call = f"{operation.method} {operation.path}"
         description = description_of(
             operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
@@ -482,7 +482,7 @@ def _can_be_key(where: Any, name: Any) -> bool:
 
 
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
-    """As the given secrets require, else as most operations require."""
+    """Chooses what the given secrets require, else as most operations require."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     usual = document.value.get("security")
     for operation in operations_of(document):

@@ -133,7 +133,7 @@ def read_parameter(text: str) -> tuple[str, str, str]:
 
 
 def slashes_in(pattern: str) -> str:
-    """Of a schema's pattern: `segments` for `projects/[^/]+`, `characters` for `[a-z/]+`; else empty."""
+    """Reads a schema's pattern: `segments` for `projects/[^/]+`, `characters` for `[a-z/]+`; else empty."""
     if pattern.startswith("/") or "(?!" in pattern:  # Such as `/^a$/`, and what is no slash
         return ""
     rest = NO_SLASH.sub("", pattern[:MAX_PATH_LENGTH].replace("\\/", "/"))
@@ -315,8 +315,8 @@ class Parameters:
     constants: list[Constant] = field(default_factory=list)
 
     def arguments(self, named: Named, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """From the lists of the path items and the operation, of which later ones take precedence; `named` in
-        the path. Raises NoTool."""
+        """Reads the lists of the path items and the operation, of which later ones take precedence; `named`
+        in the path. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
@@ -351,7 +351,7 @@ class Parameters:
         return arguments
 
     def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
-        """With what the path says: `+` or `*` for several segments, or the value's pattern."""
+        """Adds what the path says: `+` or `*` for several segments, or the value's pattern."""
         place, converted = argument.place, argument.converted
         if mark:
             place = place.model_copy(update={"name": f"{mark}{name}", "slashes": True})
@@ -723,7 +723,7 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
 
 
 def text_encoding_error(document: Document, schemas: list[Located]) -> str:
-    """To a value outside of JSON, written without brackets."""
+    """Returns why a value cannot be written outside of JSON without brackets; empty if it can."""
     types, items = types_and_items(document, schemas)
     kind = "an object" if types == {"object"} else ""
     if types == {"array"} and items & NESTED:
@@ -787,7 +787,7 @@ class Bodies:
         return self._json_body(described, media, kinds, offered[media_type], f"{at}/schema")
 
     def _types_in(self, raw: Any, pointer: str, *, beside_parts: bool) -> Set[str]:
-        """Of the values of a media type, as `can_hold` takes them."""
+        """Returns the types of a media type's values, as `can_hold` takes them."""
         with suppress(NoTool):
             media, at = self.document.object_at(raw, pointer)
             schema, at = media.get("schema"), f"{at}/schema"
@@ -972,7 +972,7 @@ class Bodies:
         )
 
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
-        """With the document's description, and how to give a file."""
+        """Tells the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
         said = plain_text(raw.get("description"), MAX_ARGUMENT_DESCRIPTION)
         described = {"description": f"{said} {HOW_TO_GIVE.format('A file', 'name=photo.png;')}".strip()}
