@@ -81,10 +81,6 @@ from connectors.simplified import (
     walk_listing,
 )
 
-LOG_LINES = 20
-FIRST_PAGE = {"offset": "0", "cursor": "", "link": ""}
-MILLISECONDS_FROM = 1e11
-"""Unix times beyond it are in milliseconds; in seconds it is the year 5138."""
 STATES = {state.value: state for state in RunState}
 FRACTION = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 TEXTS = ("title", "description", "version", "category")
@@ -166,7 +162,8 @@ class HttpJobConnector:
     @property
     def _first_page(self) -> str:
         pages = self._declared.list.pages
-        return "" if pages is None else FIRST_PAGE.get(pages.by, str(pages.first))
+        first = {"offset": "0", "cursor": "", "link": ""}
+        return "" if pages is None else first.get(pages.by, str(pages.first))
 
     async def _page(self, page: str, before: int) -> tuple[list[Any], str]:
         pages = self._declared.list.pages
@@ -310,7 +307,7 @@ class HttpJobConnector:
         if self._declared.logs:
             lines, _ = await self._walk(self._declared.logs, names, until)
             if isinstance(lines, list):
-                seen = replace(seen, raw=seen.raw | {"logs": lines[-LOG_LINES:]})
+                seen = replace(seen, raw=seen.raw | {"logs": lines[-20:]})
         return seen
 
     async def _with_progress(self, seen: RunSnapshot, names: dict[str, Any]) -> RunSnapshot:
@@ -637,14 +634,14 @@ def _time(expression: str | None, answer: Any) -> datetime | None:
     value: Any = None if expression is None else find(expression, answer)
     if not is_number(value):
         return read_time(value)
+    # Unix times beyond 1e11 are in milliseconds; in seconds it is the year 5138.
     try:
-        return datetime.fromtimestamp(value / 1000 if value > MILLISECONDS_FROM else value, UTC)
+        return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
 
 FORM = "application/x-www-form-urlencoded"
-MAX_SIGNATURES = 10  # Per delivery; there are two during a key rotation
 TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
@@ -698,7 +695,7 @@ def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> No
     with suppress(ValueError):
         keys.append(signing_key(secret))  # The bytes that a secret in Base64 stands for
     expected = [_encoded(hmac.digest(key, signed, "sha256"), declared.encoding) for key in keys]
-    given = [one.encode() for one in _after(declared.prefix, listed)][:MAX_SIGNATURES]
+    given = [one.encode() for one in _after(declared.prefix, listed)][:10]
     if declared.encoding == "hex":
         given = [one.lower() for one in given]
     # All are compared, so that the time does not reveal which one matches.

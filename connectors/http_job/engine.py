@@ -57,7 +57,6 @@ Preset = Literal[
 PRESETS = tuple(name for name in get_args(Preset) if name != OWN)
 """Files in presets/, in the order in which they are offered."""
 OAUTH = hint(group="OAuth", only_if={"preset": OWN})
-UNAUTHORIZED = 401
 Names = Mapping[str, Any]
 OnAnswer = Callable[[Request, Names, Any], None]
 
@@ -351,7 +350,7 @@ class DeclaredEngine:
 
     async def _logged_in(self, send: Any) -> Any:
         login = self._login
-        again_on = login.again_on if login else [UNAUTHORIZED]
+        again_on = login.again_on if login else [401]
         headers = await self._login_headers()
         try:
             return await send(headers)

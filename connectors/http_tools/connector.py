@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
-from cachetools import FIFOCache
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 
 from connectors import settings
@@ -90,7 +89,6 @@ FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 VALIDATORS = frozenset({"etag", "last-modified"})
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
-MAX_BODY_BYTES = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
 """For texts only: a list or title with such a name may describe an argument of that name."""
 REFUSED_CREDENTIALS = frozenset({401, 403})
@@ -375,7 +373,6 @@ class HttpConnector:
         self._config = config
         policy = http_tool_addresses()
         self._authorization = Authorization(config, policy=policy)
-        self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(256)
         self._client = EngineClient.of(
             config, base_url=config.base_url, secrets=config.secrets, policy=policy
         )
@@ -384,18 +381,10 @@ class HttpConnector:
         return f"HttpConnector({self._config.base_url})"
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        operation = self._operation_of(workflow)
+        operation = HttpOperation.of(workflow)
         is_idempotent = operation.is_safe or operation.method == "PUT" or bool(operation.idempotency_header)
         # Cancelling a request that only reads changes nothing.
         return replace(self.capabilities, idempotent_start=is_idempotent, cancellable_start=operation.is_safe)
-
-    def _operation_of(self, workflow: WorkflowRef) -> HttpOperation:
-        """Read once from the metadata that all calls of a workflow share. Raises Misconfigured."""
-        metadata = workflow.metadata
-        known = self._operations.get(id(metadata))
-        if known is None or known[0] is not metadata:
-            known = self._operations[id(metadata)] = metadata, HttpOperation.of(workflow)
-        return known[1]
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -428,7 +417,7 @@ class HttpConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        operation = self._operation_of(workflow)
+        operation = HttpOperation.of(workflow)
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
         self._authorization.refuse_overlap(operation, spec)
         started_at = datetime.now(UTC)
@@ -603,7 +592,8 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
     secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
     try:
-        value = parse_json(body) if len(body) <= MAX_BODY_BYTES else None
+        # Of a larger body only the message is shown.
+        value = parse_json(body) if len(body) <= 64_000 else None
     except UnreadableJSON:
         value = None
     if not isinstance(value, dict | list):

@@ -27,7 +27,6 @@ from connectors.network.compat import take_unread
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundProxy, outbound_proxy
 from connectors.network.redaction import remember_credentials
 
-IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 MAX_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 CLOSED = "the connections to the engine were closed before the request was sent"
@@ -248,7 +247,8 @@ class _Connector(aiohttp.TCPConnector):
             limit=0,
             resolver=_Resolver(reached, resolve_seconds),
             use_dns_cache=False,
-            keepalive_timeout=IDLE_SECONDS,
+            # Common servers close idle connections after 5 s; a start must never meet that.
+            keepalive_timeout=4.0,
         )
         self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
         # For a minute, a name that the proxy resolves need not be looked up here again.

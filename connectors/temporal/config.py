@@ -326,7 +326,6 @@ def placeholders_in(recipe: str) -> list[str]:
     return names
 
 
-SUFFIXES = (".yaml", ".yml")
 CONNECTION = "temporal"
 DEFINITIONS = "definitions"
 NO_DEFINITIONS = (
@@ -354,9 +353,6 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-STORED_APART = "stored apart"  # Replaces a secret that the file omits, during validation
-ID_TYPES = ("string", "number", "integer")
-NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -433,7 +429,7 @@ def read_declared(config: TemporalConfig) -> "Declared":
 
 def read_file(path: str) -> bytes:
     """Reads at most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
-    if not os.path.isabs(path) or not path.endswith(SUFFIXES):
+    if not os.path.isabs(path) or not path.endswith((".yaml", ".yml")):
         raise Misconfigured(f"{path}: must be an absolute path to a .yaml or .yml file.")
     try:
         # Without this flag, opening a pipe blocks until it has a writer.
@@ -533,7 +529,8 @@ def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
     said = dict(_settings_in(block))
     secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     settings = {name: value for name, value in said.items() if name not in secrets}
-    assumed = {"oauth_client_secret": STORED_APART} if "oauth_url" in said else {}
+    # The file may omit a secret, which is stored apart.
+    assumed = {"oauth_client_secret": "stored apart"} if "oauth_url" in said else {}
     try:
         ServiceSettings.model_validate(assumed | settings | secrets)
     except ValidationError as error:
@@ -692,7 +689,7 @@ def _objection(name: str, input_schema: Schema) -> str:
     if name not in fields:
         suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
         return "is unknown; " + (f"did you mean {{{suggested}}}?" if suggested else "there is no such field")
-    if fields[name].get("type") not in ID_TYPES:
+    if fields[name].get("type") not in ("string", "number", "integer"):
         return "must be a field of the type string, number or integer, and not nullable"
     if name not in input_schema.get("required", []) and not _has_default(fields[name]):
         return "is optional; the field must be required or have a default"
@@ -709,7 +706,7 @@ def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
 
 
 def _takes_input(declared: InputDeclaration) -> bool:
-    return (declared.type or "").lower() != NO_INPUT and bool(declared.type or declared.fields)
+    return (declared.type or "").lower() != "none" and bool(declared.type or declared.fields)
 
 
 JSON_TYPES = {

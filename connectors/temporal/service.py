@@ -52,7 +52,6 @@ CONFLICT = {
 }
 RUNS_PER_PAGE = 500
 MAX_PAGES = 20
-MIN_WAIT_SECONDS = 0.05
 
 
 class TemporalService:
@@ -168,7 +167,7 @@ class TemporalService:
         """Long-poll for the run's end, then `poll`."""
         named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
-        while (left := give_up_at - time.monotonic()) > MIN_WAIT_SECONDS:
+        while (left := give_up_at - time.monotonic()) > 0.05:
             latest = self._latest.get(named, named.first_run_id)
             event = await runs.close_event(self.connection, named.workflow_id, latest, wait_seconds=left)
             if event is None or not (next_run := runs.continued_as(event)):

@@ -51,8 +51,6 @@ from connectors.protocol import (
 from connectors.registry import objection_to
 
 DEADLINE_SECONDS = 10.0
-SILENCE_SECONDS = 60.0
-"""What a connector that waits for an answer takes to have passed: more than its default time limit."""
 POLL_SECONDS = 0.02
 
 Answered = TypeVar("Answered")
@@ -96,9 +94,9 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(65_536):
-            # By then, all of the request is sent.
+            # By then, all of the request is sent. The connector's default time limit is shorter.
             await asyncio.sleep(POLL_SECONDS)
-            advance_clock(SILENCE_SECONDS)
+            advance_clock(60.0)
 
     async with _listening(take, ports) as listened_to:
         yield listened_to

@@ -41,26 +41,20 @@ from connectors.upstream_mcp.messages import (
 from connectors.upstream_mcp.run_callers import CALL, CALL_PREFIX, CAPABILITY_OF, LOG_MESSAGE
 from connectors.upstream_mcp.session import TransportFailures
 
-MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
-MAX_RETRY_MS = 60_000
 EVENTS = {"content-type": "text/event-stream; charset=utf-8-sig"}  # Always UTF-8, perhaps after a BOM
-NOTIFICATION_SECONDS = 10.0
 MARKED = CAPABILITY_OF.keys() | {LOG_MESSAGE}
 MAY_ASK = ("tools/call", "prompts/get", "resources/read")
 FIRST_STREAM_SECONDS = 1.0
 CALLS = ("tools/call", "tasks/result", "subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
-RESUMING_SECONDS = 15.0  # For resuming a broken stream, as a call may wait for it
 SECONDS_BEFORE_RESUMING = 0.2
 BUSY = (408, 425, 429)  # Statuses that say nothing of the session
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
-MAX_PAUSE_SECONDS = 60.0
-LONG_ENOUGH_SECONDS = 30.0
 
 
 sent_call: ContextVar[str] = ContextVar("sent_call", default="")
@@ -111,7 +105,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         self._limits = HttpLimits(
             connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
             max_response_bytes=config.max_response_bytes,
-            max_connections=MAX_CONNECTIONS,
+            max_connections=500,  # Each running call holds one
         )
         is_https = config.url.startswith("https:")
         tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
@@ -182,7 +176,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         if request.method == "GET":
             return None
         if request.method != "POST" or method.startswith("notifications/"):
-            return min(NOTIFICATION_SECONDS, self._config.request_timeout_seconds)
+            return min(10.0, self._config.request_timeout_seconds)
         if method == "subscriptions/listen":
             return None
         return self._config.call_timeout_seconds if method in CALLS else self._config.request_timeout_seconds
@@ -333,7 +327,7 @@ def _as_event(event: httpx2.ServerSentEvent, message: dict[str, Any] | None) -> 
     """Writes it also without a message: a stream is resumed after the last id."""
     fields = [f"id: {event.id}"] if event.id else []
     if event.retry is not None:
-        fields.append(f"retry: {min(max(event.retry, 0), MAX_RETRY_MS)}")
+        fields.append(f"retry: {min(max(event.retry, 0), 60_000)}")
     if message is not None:
         fields.append(f"data: {write_json(message)}")
     return "".join(f"{field}\n" for field in [*fields, ""]).encode()
@@ -374,12 +368,13 @@ class ServerStreams:
         if resumes:
             await asyncio.sleep(SECONDS_BEFORE_RESUMING)
         elif self._opened_at:
-            if began - self._opened_at > LONG_ENOUGH_SECONDS:
+            if began - self._opened_at > 30.0:
                 self._in_a_row = 0
             await self._pause()
         while (response := await self._attempt(request)) is None:
             was_away = True
-            if resumes and time.monotonic() - began > RESUMING_SECONDS:
+            # A call may wait for the broken stream.
+            if resumes and time.monotonic() - began > 15.0:
                 return await self._carry_out(request)
             await self._pause()
         self._opened_at = time.monotonic()
@@ -397,7 +392,7 @@ class ServerStreams:
 
     async def _pause(self) -> None:
         repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
-        await asyncio.sleep(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=MAX_PAUSE_SECONDS))
+        await asyncio.sleep(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=60.0))
 
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
         try:

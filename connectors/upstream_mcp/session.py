@@ -370,13 +370,8 @@ def _name_of(info: Any) -> str:
     return shorten(printable(" ".join(part for part in parts if isinstance(part, str))), 100)
 
 
-CLOSING_SECONDS = 10.0
-PING_SECONDS = 5.0
-FIRST_PAUSE_SECONDS = 1.0
-MAX_PAUSE_SECONDS = 300.0
-REFUSED = 100  # Failures that lead to the longest pause
 OpenTransport = Callable[[], Transport]
-LONG_ENOUGH_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 1.0
 FREE_ATTEMPTS = 2
 
 
@@ -404,7 +399,9 @@ class McpSession:
         self._request_seconds = request_seconds
         self._on_listing_changed = on_listing_changed
         self._explain = explain
-        self._backoff = Backoff(holds_back=holds_back)
+        self._holds_back = holds_back
+        self._ended_early = 0  # Times in a row
+        self._not_before = 0.0
         self._first_era = self._era = first_era
         self._current: _Owned | None = None
         self._retired: set[_Owned] = set()
@@ -483,10 +480,10 @@ class McpSession:
                     await _first_of(owned.conversation.listen(), owned.retired.wait())
             except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured) as error:
                 logger.debug("An MCP server does not announce changes: {}", error.message)
-                in_a_row = REFUSED
+                in_a_row = 100  # Leads to the longest pause
             except (ConnectorError, SessionLost):
                 in_a_row += 1
-            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=MAX_PAUSE_SECONDS)
+            pause = backoff_seconds(in_a_row, first=FIRST_PAUSE_SECONDS, longest=300.0)
             await asyncio.sleep(pause)
 
     @asynccontextmanager
@@ -500,7 +497,12 @@ class McpSession:
         if owned is None or owned.is_over:
             if self._closed:
                 raise Unreachable("The connection to the MCP server was closed.")
-            self._backoff.check()
+            if (left := self._not_before - time.monotonic()) > 0:
+                raise Unreachable(
+                    f"The MCP server ended {self._ended_early} times in a row; it is started again in "
+                    f"{left:.1f} s.",
+                    retry_after=left,
+                )
             owned = self._current = _Owned()
             owned.task = asyncio.create_task(self._own(owned))
         owned.users += 1
@@ -515,7 +517,7 @@ class McpSession:
     async def _is_known(self, owned: "_Owned") -> bool:
         """Whether the server knows the session, after a refusal that does not say so."""
         try:
-            await owned.conversation.request("ping", silence=min(PING_SECONDS, self._request_seconds))
+            await owned.conversation.request("ping", silence=min(5.0, self._request_seconds))
         except Unsupported:
             pass  # An answer nevertheless
         except (ConnectorError, SessionLost):
@@ -566,7 +568,12 @@ class McpSession:
         finally:
             owned.fail(Unreachable("The connection to the MCP server was closed."))
             self._retired.discard(owned)
-            self._backoff.note(lasted=time.monotonic() - began)
+            is_early = self._holds_back and time.monotonic() - began <= 30.0
+            self._ended_early = self._ended_early + 1 if is_early else 0
+            if self._ended_early > FREE_ATTEMPTS:
+                repeated = self._ended_early - FREE_ATTEMPTS - 1
+                pause = backoff_seconds(repeated, first=0.5, longest=60.0)
+                self._not_before = time.monotonic() + pause
 
     def _reason(self, error: Exception) -> ConnectorError:
         """The first ConnectorError of an exception group, or Unreachable."""
@@ -619,7 +626,7 @@ class _Owned:
     async def close(self) -> None:
         self.end.set()
         if self.task is not None:
-            await asyncio.wait({self.task}, timeout=CLOSING_SECONDS)
+            await asyncio.wait({self.task}, timeout=10.0)
             self.task.cancel()
 
 
@@ -640,28 +647,3 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
     for task in ended:
         task.result()
-
-
-class Backoff:
-    """Delays restarts of a program that ends early."""
-
-    def __init__(self, *, holds_back: bool) -> None:
-        self._holds_back = holds_back
-        self._in_a_row = 0
-        self._not_before = 0.0
-
-    def check(self) -> None:
-        if (left := self._not_before - time.monotonic()) > 0:
-            raise Unreachable(
-                f"The MCP server ended {self._in_a_row} times in a row; it is started again in {left:.1f} s.",
-                retry_after=left,
-            )
-
-    def note(self, *, lasted: float) -> None:
-        if not self._holds_back or lasted > LONG_ENOUGH_SECONDS:
-            self._in_a_row = 0
-            return
-        self._in_a_row += 1
-        if self._in_a_row > FREE_ATTEMPTS:
-            pause = backoff_seconds(self._in_a_row - FREE_ATTEMPTS - 1, first=0.5, longest=60.0)
-            self._not_before = time.monotonic() + pause

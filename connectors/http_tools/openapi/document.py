@@ -237,7 +237,6 @@ SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
 MAX_SUBTYPES = 200
 MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
-MAX_SERVERS = 50
 SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
 MAX_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
@@ -598,7 +597,7 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
 
 def _urls(servers: Any) -> Iterator[str]:
     """Yields URLs with the variables' defaults."""
-    for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
+    for server in servers[:50] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
             url = url.strip()[:2_000]
             for name in VARIABLE.findall(url):

@@ -29,7 +29,6 @@ CHOICES = ("anyOf", "oneOf")
 COMPOSITIONS = ("allOf", *CHOICES)
 CLOSINGS = ("additionalProperties", "unevaluatedProperties")
 OPEN = "~open"  # After a pointer, of which it is no part: the definition as a part of others
-MAX_PARTS_WITH_SUBTYPES = 1_000
 CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
@@ -599,7 +598,7 @@ class Schemas:
         return replace(converted, schema=strip_null(converted.schema))
 
     def definitions_for(
-        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = MAX_PARTS_WITH_SUBTYPES
+        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = 1_000
     ) -> Schema:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
         does not exist. Subtypes are left out of a schema that has more than `most` parts with them. Raises
