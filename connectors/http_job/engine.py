@@ -241,7 +241,7 @@ class DeclaredEngine:
         self._oauth = None
         if declared.login.oauth:
             limits = HttpLimits.of(config)
-            self._oauth = ClientCredentials.of(
+            self._oauth = ClientCredentials(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file
             )
 

@@ -306,7 +306,7 @@ class Authorization:
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             limits = HttpLimits.of(config)
-            self._oauth = ClientCredentials.of(
+            self._oauth = ClientCredentials(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
             )
 

@@ -325,18 +325,8 @@ def _counted(status: int) -> Any:
     return metrics.engine_requests.labels(metrics.status_class(status))
 
 
-class HttpSender:
+class HttpSender(GuardedTransport):
     """Sends the requests of one client; close it with `aclose`."""
-
-    def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy) -> None:
-        self._limits = limits
-        # No limit for a part that the whole exchange would not reach.
-        self._silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
-        self._transport = GuardedTransport(limits=limits, tls=tls, policy=policy)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._transport.is_closed
 
     async def carry_out(
         self,
@@ -355,7 +345,10 @@ class HttpSender:
         being_sent.set(exchange)
         place, failure = exchange.url, ""
         started, begun = time.perf_counter(), asyncio.get_running_loop().time()
-        seconds = self._limits.total_seconds if seconds is None else seconds
+        limits = self._limits
+        # No limit for a part that the whole exchange would not reach.
+        silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
+        seconds = limits.total_seconds if seconds is None else seconds
         until = begun + seconds if until is None else until
         with traces.span(
             exchange.method,
@@ -369,19 +362,19 @@ class HttpSender:
             try:
                 # Not as httpx2's request, and not through its client, whose redirects, cookies and
                 # authentication are not needed: both together cost 0.3 ms.
-                sending = self._transport.connections.open(
+                sending = self.connections.open(
                     exchange.method,
                     place,
                     traces.outgoing_headers() | headers,
                     content or None,
-                    silence=self._silence,
+                    silence=silence,
                 )
                 async with asyncio.timeout_at(until) as limit_of_time:
                     with closing(await sending) as response:
                         exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
                         if exchange.cut_at is not None:
                             limit_of_time.reschedule(min(until, exchange.cut_at))
-                        limit = self._limits.max_response_bytes
+                        limit = limits.max_response_bytes
                         if refusal_bytes is not None and exchange.is_decided:
                             limit = refusal_bytes
                         await self._read(response, exchange, limit)
@@ -392,7 +385,7 @@ class HttpSender:
                 else:
                     failure = f"no complete response within {round(seconds, 2):g} s"
             except TRANSPORT_ERRORS as error:
-                failure = failure_reason(error, self._limits)
+                failure = failure_reason(error, limits)
             took = time.perf_counter() - started
             metrics.engine_seconds.observe(took)
             _counted(exchange.status).inc()
@@ -424,6 +417,3 @@ class HttpSender:
                     del exchange.body[limit:]
                 break
         exchange.is_unpacked = is_empty or (inflate is not None and (inflate.eof or exchange.truncated))
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()

@@ -73,7 +73,7 @@ class Connection:
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
         limits, url = HttpLimits.within(config.timeout_seconds), config.oauth_url
-        self._oauth = ClientCredentials.of(config, url=url, limits=limits) if url else None
+        self._oauth = ClientCredentials(config, url=url, limits=limits) if url else None
         self._client: Client | None = None
         self._made_with: object = None
         self._token = config.api_key.get_secret_value()

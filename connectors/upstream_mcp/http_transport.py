@@ -114,7 +114,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         self._credentials: ClientCredentials | None = None
         if config.oauth_url:
             limits = HttpLimits.within(config.request_timeout_seconds)
-            self._credentials = ClientCredentials.of(
+            self._credentials = ClientCredentials(
                 config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
             )
         self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
