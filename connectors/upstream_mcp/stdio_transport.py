@@ -121,23 +121,27 @@ async def _read_messages(
         async with to_us:
             while chunk := await process.stdout.read(CHUNK_BYTES):
                 for line in lines.feed(chunk):
-                    message: dict[str, Any] | None = None
-                    if isinstance(line, _TooLong):
-                        message = failures.write(line, request_id=line.request_id)
-                    elif gate.admits(line):
-                        try:
-                            message = read_message(line)
-                        except UnusableAnswer as answer:
-                            message = failures.write(answer, request_id=answer.request_id)
-                        except UnreadableJSON:
-                            pass
-                    if message is None:
+                    if isinstance(line, bytes) and not gate.admits(line):
+                        continue
+                    if (message := _read(line, failures)) is None:
                         continue
                     # Keep reading: a full pipe would keep the program from exiting.
                     with contextlib.suppress(*reader_gone):
                         await to_us.send(
                             SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
                         )
+
+
+def _read(line: "bytes | _TooLong", failures: TransportFailures) -> dict[str, Any] | None:
+    """Returns the message, or the failure that its answer is; None for what is neither."""
+    if isinstance(line, _TooLong):
+        return failures.write(line, request_id=line.request_id)
+    try:
+        return read_message(line)
+    except UnreadableJSON:
+        return None
+    except UnusableAnswer as answer:
+        return failures.write(answer, request_id=answer.request_id)
 
 
 async def _speak(
