@@ -31,8 +31,8 @@ class WorkTime:
         return process_ends.is_set() or (self._until is not None and time.monotonic() >= self._until)
 
     def rest_after(self, begun: float) -> None:
-        """For as long as a step has taken that began at this time of the monotonic clock, half a second at
-        most, so that others get their turn."""
+        """Waits for as long as a step has taken that began at this time of the monotonic clock, half a second
+        at most, so that others get their turn."""
         process_ends.wait(min(time.monotonic() - begun, 0.5))
 
 

@@ -176,8 +176,6 @@ class PromptArgument(BaseModel):
 
 
 class FeatureDefinition(BaseModel):
-    """As the server describes it."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: FeatureKind

@@ -19,7 +19,7 @@ from typing import Any
 
 
 def error_name(error: Exception) -> str:
-    """For labels and listings, such as `invalid_answer`; `other` for any other error."""
+    """Returns a name for labels and listings, such as `invalid_answer`; `other` for any other error."""
     known = (Unreachable, OutcomeUnknown, InvalidAnswer, Rejected, NotFound, Unsupported, NotGenuine)
     kind = next((kind for kind in (*known, Misconfigured) if isinstance(error, kind)), None)
     return "other" if kind is None else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
@@ -83,6 +83,14 @@ class Misconfigured(ConnectorError):
     needs_operator = True
 
 
+def login_failure(error: ConnectorError, message: str) -> ConnectorError:
+    """Returns the error of a login: a missing endpoint must not look like a missing run."""
+    kind = Misconfigured if isinstance(error, NotFound) else type(error)
+    failure = kind(message, details=error.details)
+    failure.needs_operator |= isinstance(error, Rejected)
+    return failure
+
+
 def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
     """`first`, doubled `repeated` times, at most `longest`."""
     # 2.0 ** 1024 overflows.
@@ -90,5 +98,5 @@ def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
 
 
 def spread(seconds: float) -> float:
-    """At least half of it, at random, so that callers that were refused together do not return together."""
+    """Returns at least half of it, at random, so that callers refused together do not return together."""
     return seconds * random.uniform(0.5, 1)  # noqa: S311

@@ -277,7 +277,7 @@ class RunPage:
 
 
 def read_offset(cursor: str) -> int:
-    """Of engines that list from an offset. Raises Rejected."""
+    """Reads the cursor of an engine that lists from an offset. Raises Rejected."""
     if not cursor:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):

@@ -19,8 +19,8 @@ BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.connector:McpConnector",
-    "prefect": "connectors.prefect.connector:PrefectConnector",
-    "restate": "connectors.restate.connector:RestateConnector",
+    "prefect": "connectors.prefect:PrefectConnector",
+    "restate": "connectors.restate:RestateConnector",
     "http_job": "connectors.http_job.connector:HttpJobConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }
@@ -121,7 +121,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def objection_to(connector: Any, kind: str) -> str:
-    """What the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
+    """Returns what the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
     if not inspect.isclass(connector):
         return f"{connector!r} is not a class."
     config = getattr(connector, "Config", None)

@@ -1,7 +1,7 @@
 """Settings that several connectors share, and metadata of fields for forms and scripts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,24 +35,21 @@ def hint(
     file: bool = False,
 ) -> dict[str, JsonValue]:
     """A field's `json_schema_extra`; see `Hints`."""
-    listed = {
-        name: [values] if isinstance(values, str) else list(values)
-        for name, values in (only_if or {}).items()
-    }
-    said = Hints(address=address, group=group, multiline=multiline, only_if=listed, file=file)
+    conditions = dict(only_if or {})
+    said = Hints(address=address, group=group, multiline=multiline, only_if=_listed(conditions), file=file)
     return {name: value for name, value in asdict(said).items() if value}
 
 
 def hints_of(info: FieldInfo) -> Hints:
     said = as_object(info.json_schema_extra)
-    conditions = (said.get("only_if") or {}).items()
-    return Hints(
-        address=bool(said.get("address")),
-        group=str(said.get("group") or ""),
-        multiline=bool(said.get("multiline")),
-        only_if={name: [values] if isinstance(values, str) else values for name, values in conditions},
-        file=bool(said.get("file")),
-    )
+    known = {one.name: said[one.name] for one in fields(Hints) if said.get(one.name)}
+    return Hints(**known | {"only_if": _listed(as_object(said.get("only_if")))})
+
+
+def _listed(conditions: dict[str, Any]) -> dict[str, list[str]]:
+    return {
+        name: [values] if isinstance(values, str) else list(values) for name, values in conditions.items()
+    }
 
 
 def state_of_file(path: str) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="Idempotency of starts")
 MAX_PAGES = 1_000
-MOST_WORKFLOWS = 50_000
+MAX_WORKFLOWS = 50_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 MORE_KEYS = (
     *("has_more", "hasMore", "has_next", "hasNext", "next_page", "nextPage"),
@@ -52,7 +52,7 @@ STATES = {
     "CANCELLED": RunState.CANCELLED,
     "CANCELED": RunState.CANCELLED,
 }
-LONGEST_ID = 255
+MAX_ID_LENGTH = 255
 NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",
     RunState.CANCELLED: "The workflow was cancelled at the engine.",
@@ -260,7 +260,7 @@ class SimplifiedConnector:
             self._config.list_path,
             listing="The engine's listing",
             of="workflows",
-            most=MOST_WORKFLOWS,
+            most=MAX_WORKFLOWS,
         )
         async with aclosing(items):
             async for position, item in items:
@@ -464,7 +464,7 @@ def read_started(answer: Any) -> Started:
     if not run_id and named and isinstance(named, str):
         raise OutcomeUnknown(
             f"The run id in the engine's answer to the start has {len(named):,} characters; it must have at "
-            f"most {LONGEST_ID} characters, all printable."
+            f"most {MAX_ID_LENGTH} characters, all printable."
         )
     if not run_id:
         raise OutcomeUnknown(
@@ -486,7 +486,7 @@ def identifier(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     text = str(value)
-    return text if len(text) <= LONGEST_ID and text.isprintable() else ""
+    return text if len(text) <= MAX_ID_LENGTH and text.isprintable() else ""
 
 
 def read_snapshot(answer: Any) -> RunSnapshot:

@@ -713,7 +713,7 @@ class _Import:
 
     def _add_feature(self, path: Path, definition: Any, values: dict[str, Any]) -> None:
         # The modules for MCP take long to load.
-        from connectors.upstream_mcp.features import problem_of
+        from connectors.upstream_mcp.connector import problem_of
 
         _, name, kind, identifier = map(str, path)
         if (source := Source.objects.filter(name=name).first()) is None:

@@ -8,18 +8,16 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from itertools import accumulate, chain, compress, repeat
-from operator import is_
+from itertools import accumulate
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from connectors.formats.json_schema import pointer_of
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """Possessive, so that an unclosed string is scanned once; unrolled, which halves the time."""
-ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
 HEX = r"[0-9a-fA-F]{2}"
@@ -34,7 +32,6 @@ MAX_DEPTH = 100
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
 MAX_VALUES = 100_000  # In one text: reading them takes about a second
-LARGE = 200_000  # Bytes from which the faster parser is worth its checks
 BEYOND_ASCII = re.compile(r"[^\t\n -~]")
 WITHOUT_SHAPE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
@@ -48,9 +45,6 @@ GUARD = re.compile(
 BETWEEN_VALUES = re.compile(r"[\s\x1e]*+")
 END_OF_LINE = re.compile(r"[ \t\r]*+(?:[\n\x1e]|\Z)")
 ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
-
-
-SHOWN_NAME = 100
 
 
 class UnreadableJSON(ValueError):
@@ -81,12 +75,10 @@ def parse_json(
     a surrogate pair, which nothing can store or send, becomes "?" in an engine's text, and is refused with
     HalfCharacters if the text is `given` by a caller, who can correct it; so are names that an object has
     twice, of which only the last would count. `object_of` makes objects from pairs, so that duplicate keys
-    can be noticed; a text without duplicates may be read without it. `lenient`: numbers that JSON cannot hold
+    can be noticed. `lenient`: numbers that JSON cannot hold
     are null, as JavaScript writes them, and bytes that are not UTF-8 become U+FFFD."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
-    if len(data) >= LARGE and (quickly := _parse_quickly(data, max_depth)):
-        return quickly[0]
     if is_nested_deeper(data, max_depth):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
     if lenient:
@@ -150,7 +142,7 @@ def _object_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         repeated = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        raise UnreadableJSON(f"An object has the name {json.dumps(repeated[:SHOWN_NAME])} more than once.")
+        raise UnreadableJSON(f"An object has the name {json.dumps(repeated[:100])} more than once.")
     return made
 
 
@@ -191,33 +183,8 @@ def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield from find_halves(inner, f"{place}/{position}")
 
 
-def _parse_quickly(data: bytes, max_depth: int) -> tuple[Any] | None:
-    """The value of a valid text without duplicate keys, in half the time. None: use the other parser."""
-    try:
-        parsed = from_json(data, allow_inf_nan=False)
-    except ValueError:
-        return None
-    strings, depth, level = 0, 0, [parsed]
-    while level:
-        kinds = list(map(type, level))
-        strings += kinds.count(str)
-        # A number that is too large is read as infinity.
-        if float in kinds and any(map(math.isinf, compress(level, map(is_, kinds, repeat(float))))):
-            return None
-        objects = list(compress(level, map(is_, kinds, repeat(dict))))
-        arrays = list(compress(level, map(is_, kinds, repeat(list))))
-        strings += sum(map(len, objects))
-        depth += bool(objects or arrays)
-        if depth > max_depth:
-            return None
-        level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(arrays)]
-    # A duplicate key is a string that the value lacks. Backslashes occur in strings alone.
-    quotes = data.count(b'"') - ESCAPE.findall(data).count(rb"\"")
-    return (parsed,) if quotes == 2 * strings else None
-
-
 def is_nested_deeper(data: bytes, max_depth: int) -> bool:
-    """In linear time; of broken JSON only the part before the first error counts."""
+    """Takes linear time; of broken JSON only the part before the first error counts."""
     if data.count(b"[") + data.count(b"{") <= max_depth:
         return False
     brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
@@ -237,7 +204,7 @@ def parse_top_level(data: bytes, *, depth: int = 1) -> dict[str, Any]:
 
 
 def parse_listing(data: bytes, *, max_depth: int, lenient: bool = False) -> Any:
-    """Like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
+    """Works like `parse_json`, but objects of the outermost array that are nested deeper become TooDeep."""
     try:
         return parse_json(data, max_depth=max_depth, lenient=lenient)
     except UnreadableJSON:
@@ -337,8 +304,8 @@ def write_json(value: Any) -> str:
 
 
 def readable_json(value: Any) -> str:
-    """For people who must see everything: invisible characters and those that change the direction of the
-    text are escaped."""
+    """Writes for people who must see everything: invisible characters and those that change the direction of
+    the text are escaped."""
     return with_escapes(json.dumps(value, ensure_ascii=False, indent=2))
 
 
@@ -360,7 +327,7 @@ def is_number(value: Any) -> bool:
 
 
 def read_percent(value: Any) -> float | None:
-    """From 0 to 100; None for anything but a number."""
+    """Returns 0 to 100; None for anything but a number."""
     return float(min(max(value, 0), 100)) if is_number(value) else None
 
 
@@ -374,7 +341,7 @@ def read_time(text: Any) -> datetime | None:
 
 
 def read_uuid(text: Any) -> UUID | None:
-    """Such as the key of a start; None for anything else, such as the keys of other clients."""
+    """Returns such as the key of a start; None for anything else, such as the keys of other clients."""
     try:
         return UUID(text) if isinstance(text, str) else None
     except ValueError:

@@ -11,7 +11,7 @@ import jsonschema_rs
 LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 """For patterns of untrusted schemas: the engine whose time is linear, with bounded memory."""
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-DEEPEST = 20  # References followed one after the other
+MAX_REFERENCES = 20  # References followed one after the other
 MAX_LOOKED_AT = 200  # Subschemas inspected for the types of one
 JSON_TYPES = {
     bool: "boolean",
@@ -68,7 +68,7 @@ def references_within(root: dict[str, Any]) -> Follow:
     """Follows references within a schema; the target of a broken one is None."""
 
     def follow(schema: Any, pointer: str) -> tuple[Any, str]:
-        for _ in range(DEEPEST):
+        for _ in range(MAX_REFERENCES):
             reference = schema.get("$ref") if isinstance(schema, dict) else None
             if not isinstance(reference, str):
                 break
@@ -115,7 +115,7 @@ class _Types:
 
     def of_items(self, schema: Any, pointer: str, depth: int = 0) -> Types:
         self.looked_at += 1
-        if not isinstance(schema, dict) or depth > DEEPEST or self.looked_at > MAX_LOOKED_AT:
+        if not isinstance(schema, dict) or depth > MAX_REFERENCES or self.looked_at > MAX_LOOKED_AT:
             return frozenset()
         schema, pointer = self.follow(schema, pointer)
         if not isinstance(schema, dict):

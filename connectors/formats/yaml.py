@@ -5,12 +5,13 @@ objects."""
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from connectors.formats.json import ObjectOf
 
@@ -250,7 +251,7 @@ class Limits:
     integer: int = 2**63 - 1
 
 
-USUAL_LIMITS = Limits()
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(slots=True)
@@ -265,9 +266,21 @@ class Document:
             path = path[:-1]
         return self.lines[path]
 
+    def problem(self, loc: Path, message: str) -> Problem:
+        """`loc` may have parts that pydantic adds, which are left out."""
+        place: Path = ()
+        value = self.value
+        for position, part in enumerate(loc):
+            inside_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+            if inside_list or (isinstance(value, dict) and part in value):
+                place, value = (*place, part), value[part]
+            elif position == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
+                place = (*place, part)
+        return Problem(self.line_of(place), name_of(place), message)
+
 
 def read_document(
-    content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
+    content: bytes, *, private: Path = (), limits: Limits = DEFAULT_LIMITS, fast: bool = False
 ) -> Document:
     """Read one YAML document. Raises UnusableText for text that is not usable YAML. Problems do not name keys
     below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
@@ -385,7 +398,7 @@ class _Reader:
 
 
 class _LenientReader(_Reader):
-    """For texts of third parties, which the reader of an error cannot correct."""
+    """Reads texts of third parties, which the reader of an error cannot correct."""
 
     def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
         super().__init__([], (), limits)
@@ -469,6 +482,54 @@ def message_of(one: Any, *, other_names: dict[str, str] | None = None) -> str:
         return words.format(**one.get("ctx", {}))
     message: str = one["msg"].removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
+
+
+def problems_of(
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    *,
+    private: Path = (),
+    other_names: dict[str, str] | None = None,
+) -> Iterator[Problem]:
+    """Yields what `model` refuses in the document. Keys in the block at `private` are not named, since an
+    unknown one may be a misplaced secret."""
+    for one in error.errors(include_url=False):
+        loc = tuple(one["loc"])
+        if one["type"] != "extra_forbidden":
+            yield document.problem(loc, message_of(one, other_names=other_names))
+            continue
+        problem = document.problem(loc, unknown_key(str(loc[-1]), keys_at(model, loc[:-1])))
+        is_private = bool(private) and loc[: len(private)] == private
+        yield replace(problem, place=name_of(private)) if is_private else problem
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, str]:
+    """Returns the key in a text by the field's name."""
+    # Fields with quoted types lose the alias that the generator made.
+    alias: Any = model.model_config.get("alias_generator", str)
+    return {name: info.alias or alias(name) for name, info in model.model_fields.items()}
+
+
+def keys_at(model: type[BaseModel], place: Path) -> list[str]:
+    annotation: Any = model
+    for part in place:
+        annotation = _plain(annotation)
+        if get_origin(annotation) in (dict, list):
+            annotation = get_args(annotation)[-1]
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            names = (name for name, key in keys_of(annotation).items() if key == part)
+            annotation = next((annotation.model_fields[name].annotation for name in names), None)
+    annotation = _plain(annotation)
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return list(keys_of(annotation).values()) if is_model else []
+
+
+def _plain(annotation: Any) -> Any:
+    """X of `Annotated[X, ...]` and `X | None`."""
+    while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
 
 
 def unknown_key(key: str, known: list[str]) -> str:

@@ -1,15 +1,18 @@
 """Engines with a job API, declared in a YAML document: their operations, and reading their answers."""
 
 import asyncio
+import base64
 import hashlib
+import hmac
 import json
 import math
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from urllib.parse import parse_qs
 from uuid import UUID
 
 from loguru import logger
@@ -20,12 +23,22 @@ from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
     NotFound,
+    NotGenuine,
     OutcomeUnknown,
     Rejected,
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import TooDeep, as_object, is_number, read_percent, read_time
+from connectors.formats.json import (
+    TooDeep,
+    UnreadableJSON,
+    as_object,
+    is_number,
+    parse_json,
+    read_percent,
+    read_time,
+)
+from connectors.formats.lists import split_list
 from connectors.http_job.declaration import (
     Cancel,
     Declaration,
@@ -35,12 +48,14 @@ from connectors.http_job.declaration import (
     Inputs,
     One,
     Seen,
+    Signature,
     Step,
+    Webhook,
     find,
 )
 from connectors.http_job.engine import PRESETS, DeclaredEngine, HttpJobConfig, OnAnswer, declaration_of
-from connectors.http_job.template import fill_json
-from connectors.http_job.webhook import read_report
+from connectors.http_job.template import PART, fill_json
+from connectors.network.headers import signing_key
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_in
 from connectors.protocol import (
     DETAILS_SECONDS,
@@ -58,7 +73,7 @@ from connectors.protocol import (
     ignore_progress,
 )
 from connectors.simplified import (
-    MOST_WORKFLOWS,
+    MAX_WORKFLOWS,
     NO_REASON,
     identifier,
     refuse_incomplete,
@@ -66,10 +81,6 @@ from connectors.simplified import (
     walk_listing,
 )
 
-LOG_LINES = 20
-FIRST_PAGE = {"offset": "0", "cursor": "", "link": ""}
-MILLISECONDS_FROM = 1e11
-"""Unix times beyond it are in milliseconds; in seconds it is the year 5138."""
 STATES = {state.value: state for state in RunState}
 FRACTION = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 TEXTS = ("title", "description", "version", "category")
@@ -133,7 +144,7 @@ class HttpJobConnector:
             self._first_page,
             listing=f"The listing of {self._declared.name}",
             of="workflows",
-            most=MOST_WORKFLOWS,
+            most=MAX_WORKFLOWS,
         )
         self._asked = 0
         async with aclosing(listed):
@@ -151,7 +162,8 @@ class HttpJobConnector:
     @property
     def _first_page(self) -> str:
         pages = self._declared.list.pages
-        return "" if pages is None else FIRST_PAGE.get(pages.by, str(pages.first))
+        first = {"offset": "0", "cursor": "", "link": ""}
+        return "" if pages is None else first.get(pages.by, str(pages.first))
 
     async def _page(self, page: str, before: int) -> tuple[list[Any], str]:
         pages = self._declared.list.pages
@@ -295,7 +307,7 @@ class HttpJobConnector:
         if self._declared.logs:
             lines, _ = await self._walk(self._declared.logs, names, until)
             if isinstance(lines, list):
-                seen = replace(seen, raw=seen.raw | {"logs": lines[-LOG_LINES:]})
+                seen = replace(seen, raw=seen.raw | {"logs": lines[-20:]})
         return seen
 
     async def _with_progress(self, seen: RunSnapshot, names: dict[str, Any]) -> RunSnapshot:
@@ -348,7 +360,7 @@ class HttpJobConnector:
             ) from None
 
     async def _status(self, run: RunRef) -> tuple[Seen, Any]:
-        """What is declared of the answer, and the answer."""
+        """Returns what is declared of the answer, and the answer."""
         status, names = self._declared.status, self._of_run(run)
         answer = await self._engine.ask(status, names)
         if status.one is None:
@@ -422,7 +434,6 @@ def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started
 
 
 def _kept_whole(answer: Any) -> dict[str, Any]:
-    """For the record."""
     return answer if isinstance(answer, dict) else {"answer": answer}
 
 
@@ -522,25 +533,24 @@ def read_items(declared: Declaration, answer: Any) -> list[Any]:
     if not isinstance(items, list):
         place = shorten(declared.list.items, 100)
         raise InvalidAnswer(f"The listing has no list at {place}; it is {shape_of(answer)}.")
-    return items if declared.list.newest is None else _newest(items, declared.list.id, declared.list.newest)
+    newest = declared.list.newest
+    if newest is None:
+        return items
+    # Without older versions of a workflow; items without id or version stay.
+    greatest: dict[str, Any] = {}
+    known = [(item, id_at(declared.list.id, item), find(newest, item)) for item in items]
+    for _, name, number in known:
+        if is_number(number) and number > greatest.get(name, -math.inf):
+            greatest[name] = number
+    return [
+        item for item, name, number in known if not name or not is_number(number) or number == greatest[name]
+    ]
 
 
 def is_workflow(declared: Declaration, item: Any) -> bool:
-    """Without an id, what an item is cannot be known: it is skipped with a reason, not left out."""
+    """Accepts an item without an id, which is then skipped with a reason instead of left out."""
     only = declared.list.only
     return only is None or not id_at(declared.list.id, item) or bool(find(only, item))
-
-
-def _newest(items: list[Any], of: str, version: str) -> list[Any]:
-    """Without older versions of a workflow; items without id or version stay."""
-    newest: dict[str, Any] = {}
-    known = [(item, id_at(of, item), find(version, item)) for item in items]
-    for _, name, number in known:
-        if is_number(number) and number > newest.get(name, -math.inf):
-            newest[name] = number
-    return [
-        item for item, name, number in known if not name or not is_number(number) or number == newest[name]
-    ]
 
 
 def next_page(declared: Declaration, answer: Any, page: str, *, before: int, count: int) -> str:
@@ -584,7 +594,7 @@ def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
 
 
 def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSnapshot:
-    """Without what the requests for result, failure and logs find."""
+    """Leaves out what the requests for result, failure and logs find."""
     state = read_state(status, states, answer)
     error = ""
     if state in NO_REASON:
@@ -624,7 +634,120 @@ def _time(expression: str | None, answer: Any) -> datetime | None:
     value: Any = None if expression is None else find(expression, answer)
     if not is_number(value):
         return read_time(value)
+    # Unix times beyond 1e11 are in milliseconds; in seconds it is the year 5138.
     try:
-        return datetime.fromtimestamp(value / 1000 if value > MILLISECONDS_FROM else value, UTC)
+        return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+FORM = "application/x-www-form-urlencoded"
+TIMESTAMP = re.compile(r"[0-9]{1,12}")
+
+
+def read_report(webhook: Webhook, delivery: Delivery, *, secret: str) -> ReportedEnd | None:
+    """None for a genuine delivery that reports no end. Raises NotGenuine, InvalidAnswer."""
+    if webhook.signature is not None:
+        _check_signature(webhook.signature, delivery, secret)
+    if webhook.secret is not None:
+        expected = (webhook.secret.prefix + secret).encode()
+        if not hmac.compare_digest(_header(delivery, webhook.secret.header).encode(), expected):
+            raise NotGenuine(f"The secret in {webhook.secret.header} does not match.")
+    return find_end(webhook, _read_body(delivery, form=webhook.form))
+
+
+def find_end(webhook: Webhook, report: Any) -> ReportedEnd | None:
+    """`report`: the JSON of a delivery. Raises InvalidAnswer."""
+    if webhook.ended is not None and not find(webhook.ended, report):
+        return None
+    run_id = identifier(find(webhook.run_id, report))
+    if not run_id:
+        place = shorten(webhook.run_id, 100)
+        raise InvalidAnswer(f"The body has no run id at {place}; it is {shape_of(report)}.")
+    if webhook.workflow_id is None:
+        return ReportedEnd(run_id=run_id)
+    workflow_id = identifier(find(webhook.workflow_id, report))
+    if not workflow_id:
+        raise InvalidAnswer(f"The body has no workflow id at {shorten(webhook.workflow_id, 100)}.")
+    return ReportedEnd(run_id=run_id, workflow_id=workflow_id)
+
+
+def _header(delivery: Delivery, name: str) -> str:
+    value = delivery.headers.get(name.lower(), "")
+    if not value:
+        raise NotGenuine(f"The request has no header {name}.")
+    return value
+
+
+def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> None:
+    parts = _header(delivery, declared.header)
+    listed = split_list(parts) if declared.timestamp_prefix else parts.split()
+    timestamp = ""
+    if declared.timestamp is not None:
+        timestamp = _header(delivery, declared.timestamp)
+    elif declared.timestamp_prefix is not None:
+        timestamp = next(_after(declared.timestamp_prefix, listed), "")
+    names = {"body": delivery.body, "timestamp": timestamp.encode()}
+    if declared.id is not None:
+        names["id"] = _header(delivery, declared.id).encode()
+    signed = _fill(declared.signs, names)
+    keys = [secret.encode()]
+    with suppress(ValueError):
+        keys.append(signing_key(secret))  # The bytes that a secret in Base64 stands for
+    expected = [_encoded(hmac.digest(key, signed, "sha256"), declared.encoding) for key in keys]
+    given = [one.encode() for one in _after(declared.prefix, listed)][:10]
+    if declared.encoding == "hex":
+        given = [one.lower() for one in given]
+    # All are compared, so that the time does not reveal which one matches.
+    if not sum(hmac.compare_digest(one, other) for one in given for other in expected):
+        raise NotGenuine(f"The signature in {declared.header} does not match the body and the secret.")
+    if declared.timestamp is not None or declared.timestamp_prefix is not None:
+        _check_age(timestamp, delivery.received_at, declared.tolerance_seconds)
+
+
+def _check_age(timestamp: str, received_at: datetime, tolerance: int) -> None:
+    if not TIMESTAMP.fullmatch(timestamp):
+        raise NotGenuine("The timestamp is not in seconds since 1970.")
+    apart = received_at.timestamp() - int(timestamp)
+    if abs(apart) > tolerance:
+        when = "old" if apart > 0 else "ahead of this server's clock"
+        raise NotGenuine(f"The timestamp is {abs(apart):,.0f} s {when}; {tolerance:,} s are allowed.")
+
+
+def _after(prefix: str, listed: list[str]) -> Iterator[str]:
+    return (part.removeprefix(prefix) for part in listed if part.startswith(prefix))
+
+
+def _fill(template: str, names: Mapping[str, bytes]) -> bytes:
+    """Inserts the raw body, whose contents are neither decoded nor filled in."""
+    filled, end = [], 0
+    for found in PART.finditer(template):
+        filled += [
+            template[end : found.start()].encode(),
+            found[1][:1].encode() if found[1] else names[found[2]],
+        ]
+        end = found.end()
+    return b"".join([*filled, template[end:].encode()])
+
+
+def _encoded(digest: bytes, encoding: str) -> bytes:
+    return base64.b64encode(digest) if encoding == "base64" else digest.hex().encode()
+
+
+def _read_body(delivery: Delivery, *, form: str | None) -> Any:
+    content_type = delivery.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = delivery.body
+    if content_type == FORM and form is not None:
+        try:
+            fields = parse_qs(body.decode("ascii"), max_num_fields=100)
+        except ValueError:
+            raise InvalidAnswer("The body is not a valid form.") from None
+        body = fields.get(form, [""])[-1].encode("utf-8", "replace")
+    elif content_type != "application/json" and not content_type.endswith("+json"):
+        raise InvalidAnswer(
+            f"The body must be application/json; it is {shorten(content_type, 50) or 'of no type'}."
+        )
+    try:
+        return parse_json(body)
+    except UnreadableJSON as error:
+        raise InvalidAnswer(f"The body cannot be read: {error}") from None

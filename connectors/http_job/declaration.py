@@ -1,8 +1,8 @@
 """The YAML document that declares an engine, and its validation."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
 
 import jmespath
 from jmespath.exceptions import JMESPathError
@@ -18,21 +18,18 @@ from pydantic import (
 
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.yaml import (
-    Document,
     Limits,
     Path,
     Problem,
     UnusableText,
-    message_of,
-    name_of,
+    problems_of,
     read_document,
-    unknown_key,
 )
 from connectors.http_job.template import EACH, WHOLE, placeholders_in, unknown_placeholder
 from connectors.network.headers import TOKEN, objection_to_name
 
 LIMITS = Limits(bytes=200_000, depth=20, parts=5_000)
-LONGEST_EXPRESSION = 2_000
+MAX_EXPRESSION_LENGTH = 2_000
 METHODS = ("get", "post", "put", "patch", "delete")
 SECRETS = ("username", "password", "token")
 """The settings of a source that a login may use."""
@@ -47,8 +44,8 @@ class _Cannot(ValueError):
 
 @lru_cache(1_000)
 def _compiled(text: str) -> Any:
-    if len(text) > LONGEST_EXPRESSION:
-        raise _Cannot(f"must have at most {LONGEST_EXPRESSION:,} characters")
+    if len(text) > MAX_EXPRESSION_LENGTH:
+        raise _Cannot(f"must have at most {MAX_EXPRESSION_LENGTH:,} characters")
     try:
         return jmespath.compile(text)
     except (JMESPathError, RecursionError) as error:
@@ -62,7 +59,7 @@ def _is_expression(text: str) -> str:
 
 
 def find(expression: str, value: Any) -> Any:
-    """What the JMESPath expression finds, or None, also if one of its functions refuses the value."""
+    """Returns what the JMESPath expression finds; None also if one of its functions refuses the value."""
     try:
         return _compiled(expression).search(value)
     except (JMESPathError, RecursionError, ValueError, TypeError, ArithmeticError):
@@ -632,40 +629,23 @@ class Declaration(Block):
         return {*self.status.keep} if command is not None and command.unless_ended else set()
 
 
-def _problem(document: Document, loc: tuple[str | int, ...], message: str) -> Problem:
-    """At `loc` without the parts that pydantic adds."""
-    place: Path = ()
-    value = document.value
-    for position, part in enumerate(loc):
-        inside_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
-        if inside_list or (isinstance(value, dict) and part in value):
-            place, value = (*place, part), value[part]
-        elif position == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
-            place = (*place, part)
-    return Problem(document.line_of(place), name_of(place), message)
-
-
 def read_declaration(text: str) -> Declaration:
     """Raises UnusableText with each mistake's line and key."""
     document = read_document(text.encode("utf-8", "surrogatepass"), private=("login",), limits=LIMITS)
-    problem, problems = partial(_problem, document), [*document.problems]
+    problems = [*document.problems]
     if not isinstance(document.value, dict):
         raise UnusableText([*problems, Problem(1, "", "must be a mapping of keys and values")])
     try:
         declared = Declaration.model_validate(document.value)
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            loc = tuple(one["loc"])
-            known = _keys_at(loc[:-1]) if one["type"] == "extra_forbidden" else []
-            problems.append(problem(loc, unknown_key(str(loc[-1]), known) if known else message_of(one)))
-        raise UnusableText(problems) from None
-    problems += _placeholder_problems(declared, problem)
+        raise UnusableText([*problems, *problems_of(error, document, Declaration)]) from None
+    problems += _placeholder_problems(declared, document.problem)
     if problems:
         raise UnusableText(problems)
     return declared
 
 
-Noting = Callable[[tuple[str | int, ...], str], Problem]
+Noting = Callable[[Path, str], Problem]
 
 
 def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
@@ -737,34 +717,9 @@ def _advice(unknown: str, known: set[str]) -> str:
     return f"unknown placeholder {{{unknown}}}; known placeholders: {listed or 'none'}"
 
 
-def _keys_at(place: tuple[str | int, ...]) -> list[str]:
-    annotation: Any = Declaration
-    for part in place:
-        annotation = _inside(annotation, part)
-    block = _block_of(annotation)
-    return [info.alias or name for name, info in block.model_fields.items()] if block else []
-
-
-def _inside(annotation: Any, part: str | int) -> Any:
-    block = _block_of(annotation)
-    if block is None or isinstance(part, int):
-        return annotation
-    fields = {info.alias or name: info for name, info in block.model_fields.items()}
-    return fields[part].annotation if part in fields else annotation
-
-
-def _block_of(annotation: Any) -> type[Block] | None:
-    """The block of `list[Block]`, `Block | None` and `Annotated[Block, ...]`."""
-    if isinstance(annotation, type) and issubclass(annotation, Block):
-        return annotation
-    if get_origin(annotation) is None:
-        return None
-    return next(filter(None, map(_block_of, get_args(annotation))), None)
-
-
 def json_schema() -> dict[str, Any]:
-    """For editors that validate YAML as it is typed. It includes the short forms: a single step or status
-    instead of a list, and the name of a published signature."""
+    """Describes the format for editors that validate YAML as it is typed. It includes the short forms: a
+    single step or status instead of a list, and the name of a published signature."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Declaration.model_json_schema()}
     properties: Mapping[str, Any] = schema["properties"]
     for name in ("result", "failure", "logs"):

@@ -20,6 +20,7 @@ from connectors.errors import (
     OutcomeUnknown,
     Rejected,
     Unreachable,
+    login_failure,
 )
 from connectors.formats.json import LISTING_DEPTH
 from connectors.formats.yaml import UnusableText
@@ -56,7 +57,6 @@ Preset = Literal[
 PRESETS = tuple(name for name in get_args(Preset) if name != OWN)
 """Files in presets/, in the order in which they are offered."""
 OAUTH = hint(group="OAuth", only_if={"preset": OWN})
-UNAUTHORIZED = 401
 Names = Mapping[str, Any]
 OnAnswer = Callable[[Request, Names, Any], None]
 
@@ -79,7 +79,7 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
 
 _PRESETS_WITH_WEBHOOK = [name for name in PRESETS if declaration_of(name, "").webhook is not None]
 _PRESETS_WITH_VALUES = [name for name in PRESETS if declaration_of(name, "").values]
-FEWEST_CHARACTERS = 16
+MIN_SECRET_LENGTH = 16
 
 
 class HttpJobConfig(SourceConfig):
@@ -182,8 +182,8 @@ class HttpJobConfig(SourceConfig):
         if secret := self.webhook_secret.get_secret_value():
             if self.declared.webhook is None:
                 raise FieldProblem("webhook_secret", "The declaration does not have a webhook.")
-            if len(secret) < FEWEST_CHARACTERS:
-                raise FieldProblem("webhook_secret", f"Must have at least {FEWEST_CHARACTERS} characters.")
+            if len(secret) < MIN_SECRET_LENGTH:
+                raise FieldProblem("webhook_secret", f"Must have at least {MIN_SECRET_LENGTH} characters.")
         if self.declared.login.oauth and not (self.oauth_token_url and self.oauth_client_id):
             raise FieldProblem(
                 "oauth_token_url", "The declared login requires the token URL and the client id."
@@ -241,7 +241,7 @@ class DeclaredEngine:
         self._oauth = None
         if declared.login.oauth:
             limits = HttpLimits.of(config)
-            self._oauth = ClientCredentials.of(
+            self._oauth = ClientCredentials(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file
             )
 
@@ -287,7 +287,7 @@ class DeclaredEngine:
         return answer
 
     async def tell(self, command: Cancel, names: Names) -> None:
-        """Like `ask`, but the response is read only if the declaration has expressions for it."""
+        """Works like `ask`, but the response is read only if the declaration has expressions for it."""
         request: Request = command
         used = {name for _, template in command.templates for name in placeholders_in(template)}
         if command.otherwise is not None and any(names.get(name) is None for name in used):
@@ -350,7 +350,7 @@ class DeclaredEngine:
 
     async def _logged_in(self, send: Any) -> Any:
         login = self._login
-        again_on = login.again_on if login else [UNAUTHORIZED]
+        again_on = login.again_on if login else [401]
         headers = await self._login_headers()
         try:
             return await send(headers)
@@ -407,11 +407,7 @@ class DeclaredEngine:
             if not isinstance(token, str) or not token or objection_to_value(token):
                 raise InvalidAnswer("the answer has no usable token.")
         except ConnectorError as error:
-            # A missing login endpoint must not look like a missing run.
-            kind = Misconfigured if isinstance(error, NotFound) else type(error)
-            renamed = kind(f"The login failed: {error.message}", details=error.details)
-            renamed.needs_operator |= isinstance(error, Rejected)
-            raise renamed from None
+            raise login_failure(error, f"The login failed: {error.message}") from None
         self._client.redactor.learn(token)
         return token
 

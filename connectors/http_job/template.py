@@ -79,13 +79,13 @@ def _each_argument(names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def fill_path(path: str, names: Mapping[str, Any]) -> str:
-    """With percent-encoded values. Raises Rejected for a value that changes the path."""
+    """Fills in percent-encoded values. Raises Rejected for a value that changes the path."""
     path, question, query = path.partition("?")
     return _fill_text(path, names, _path_step) + question + _fill_text(query, names, _encoded)
 
 
 def fill_pairs(pairs: Mapping[str, Any], names: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """For a query or a form, not yet encoded."""
+    """Returns pairs for a query or a form, not yet encoded."""
     return to_pairs(fill_json(dict(pairs), names))
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Rejected
 from connectors.formats.yaml import name_of
-from connectors.http_job.connector import HttpJobConnector, one_of
+from connectors.http_job.connector import HttpJobConnector, find_end, one_of
 from connectors.http_job.declaration import (
     Declaration,
     Expression,
@@ -25,7 +25,6 @@ from connectors.http_job.declaration import (
 )
 from connectors.http_job.engine import HttpJobConfig, content_of, target_of
 from connectors.http_job.template import fill_headers, placeholders_in
-from connectors.http_job.webhook import find_end
 from connectors.network.redaction import shorten
 from connectors.protocol import RunRef, RunState, WorkflowRef
 
@@ -151,7 +150,7 @@ def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterat
 def _expressions(
     block: BaseModel, value: Any, prefix: str, without: frozenset[str] | set[str] = frozenset()
 ) -> Iterator[str]:
-    """What each declared expression of a block finds."""
+    """Yields what each declared expression of a block finds."""
     for name, hint in get_type_hints(type(block), include_extras=True).items():
         declared = getattr(block, name)
         if name == "keep":
@@ -179,7 +178,7 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
 
 
 def describe_webhook(webhook: Webhook, report: Any) -> str:
-    """What the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
+    """Tells what the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
     lines = ["webhook", "  the engine sends: POST /hooks/SOURCE"]
     if (signature := webhook.signature) is not None:
         signed = f"HMAC-SHA256 of {signature.signs} in {signature.encoding}"

@@ -16,8 +16,16 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
-from connectors.http_tools.media_types import is_json_lines, is_yaml
-from connectors.http_tools.request import MEDIA_TYPE, NoText, form_pairs, scalar_of, scalars_of, text_of
+from connectors.http_tools.request import (
+    MEDIA_TYPE,
+    NoText,
+    form_pairs,
+    is_json_lines,
+    is_yaml,
+    scalar_of,
+    scalars_of,
+    text_of,
+)
 from connectors.http_tools.tool import (
     ApiKey,
     ArgumentPlace,
@@ -114,7 +122,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
 
 
 def placed_arguments(tool: ToolConfig, in_path: Container[str]) -> dict[str, ArgumentPlace]:
-    """In the order of the schema's properties."""
+    """Keeps the order of the schema's properties."""
     usual: Place = "query" if tool.api.method in ("GET", "HEAD", "DELETE") else "body"
     placed = {}
     for argument in tool.input_schema.get("properties", {}):

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
-from cachetools import FIFOCache
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 
 from connectors import settings
@@ -42,8 +41,8 @@ from connectors.http_tools.request import (
 )
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
-    LONGEST_KEY_NAME,
-    MOST_HEADERS,
+    MAX_HEADERS,
+    MAX_KEY_NAME,
     HttpOperation,
     HTTPRequestSpec,
     HTTPResponseSpec,
@@ -82,7 +81,7 @@ OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 EXTRA = hint(group="Extra keys and headers")
-LONGEST_HEADER = 1_000
+MAX_HEADER_LENGTH = 1_000
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 JSON_TYPE = re.compile(r".*[/+-]json|(?P<several>.*[/+.-](?:ndjson|jsonl|json-?(?:lines|seq|stream)))")
 TEXT_TYPE = re.compile(r"text/.*|.*[/+.-](?:xml|yaml|csv|sql|toml|javascript|graphql|x-www-form-urlencoded)")
@@ -90,7 +89,6 @@ FILE_TYPE = re.compile(r"(?:image|audio|video|font|model)/.*|.*(?:pdf|zip|proto|
 NOT_IN_TEXT = re.compile("[\0-\x06\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f\ufffd]")  # Logs have escape sequences
 VALIDATORS = frozenset({"etag", "last-modified"})
 COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
-LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
 """For texts only: a list or title with such a name may describe an argument of that name."""
 REFUSED_CREDENTIALS = frozenset({401, 403})
@@ -104,7 +102,7 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
         if not objection and name.lower() == "content-type":
             objection = "is decided by each request's body"
         if objection:
-            raise ValueError(f"{name[:LONGEST_KEY_NAME]} {objection}")
+            raise ValueError(f"{name[:MAX_KEY_NAME]} {objection}")
     return headers
 
 
@@ -115,7 +113,7 @@ def _extra(title: str, default: Any) -> Any:
 ExtraName = Annotated[
     str,
     Field(
-        max_length=LONGEST_KEY_NAME,
+        max_length=MAX_KEY_NAME,
         description="For an API that requires this key besides the authentication above, such as "
         "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
     ),
@@ -147,7 +145,7 @@ class HttpConfig(SourceConfig):
     api_key_in: KeyPlace = Field(default="header", title="Key location", json_schema_extra=hint(only_if=KEY))
     api_key_name: str = Field(
         default="X-API-Key",
-        max_length=LONGEST_KEY_NAME,
+        max_length=MAX_KEY_NAME,
         title="Name of the header, parameter or cookie",
         json_schema_extra=hint(only_if=KEY),
     )
@@ -259,7 +257,7 @@ class HttpConfig(SourceConfig):
 
     @property
     def secrets(self) -> list[str]:
-        """In every encoding in which they are sent."""
+        """Returns them in every encoding in which they are sent."""
         own = [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
         return [*own, basic_word(self.username, self.password)] if self.authentication == "basic" else own
 
@@ -308,7 +306,7 @@ class Authorization:
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             limits = HttpLimits.of(config)
-            self._oauth = ClientCredentials.of(
+            self._oauth = ClientCredentials(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
             )
 
@@ -375,7 +373,6 @@ class HttpConnector:
         self._config = config
         policy = http_tool_addresses()
         self._authorization = Authorization(config, policy=policy)
-        self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(256)
         self._client = EngineClient.of(
             config, base_url=config.base_url, secrets=config.secrets, policy=policy
         )
@@ -384,18 +381,10 @@ class HttpConnector:
         return f"HttpConnector({self._config.base_url})"
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        operation = self._operation_of(workflow)
+        operation = HttpOperation.of(workflow)
         is_idempotent = operation.is_safe or operation.method == "PUT" or bool(operation.idempotency_header)
         # Cancelling a request that only reads changes nothing.
         return replace(self.capabilities, idempotent_start=is_idempotent, cancellable_start=operation.is_safe)
-
-    def _operation_of(self, workflow: WorkflowRef) -> HttpOperation:
-        """Read once from the metadata that all calls of a workflow share. Raises Misconfigured."""
-        metadata = workflow.metadata
-        known = self._operations.get(id(metadata))
-        if known is None or known[0] is not metadata:
-            known = self._operations[id(metadata)] = metadata, HttpOperation.of(workflow)
-        return known[1]
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -428,7 +417,7 @@ class HttpConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        operation = self._operation_of(workflow)
+        operation = HttpOperation.of(workflow)
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
         self._authorization.refuse_overlap(operation, spec)
         started_at = datetime.now(UTC)
@@ -503,7 +492,7 @@ class Received:
 
 def read_body(answer: Answer, redactor: Redactor) -> Received:
     body = answer.body
-    media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:LONGEST_HEADER])
+    media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:MAX_HEADER_LENGTH])
     json_type = JSON_TYPE.fullmatch(media_type)
     if not body or (json_type and not body.strip()):
         return Received()
@@ -581,8 +570,8 @@ def _known_encoding(name: str) -> str:
 
 
 def _encoding_of(text: bytes, *, is_cut: bool) -> str:
-    """For a text whose header names no encoding: by its first bytes, else UTF-8 if most of it is valid, else
-    the usual encoding of Western systems that do not name theirs."""
+    """Guesses for a text whose header names no encoding: by its first bytes, else UTF-8 if most of it is
+    valid, else the usual encoding of Western systems that do not name theirs."""
     if not (found := json.detect_encoding(text)).startswith("utf-8"):
         return found
     if declared := XML_ENCODING.match(text):
@@ -603,7 +592,8 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
     secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
     try:
-        value = parse_json(body) if len(body) <= LARGEST_BODY else None
+        # Of a larger body only the message is shown.
+        value = parse_json(body) if len(body) <= 64_000 else None
     except UnreadableJSON:
         value = None
     if not isinstance(value, dict | list):
@@ -702,7 +692,7 @@ class Call:
         return InvalidAnswer(f"{self._place()}: {why}.") if why else None
 
     def _telling_headers(self, *, is_empty: bool) -> dict[str, str]:
-        """What the body does not say; without a body, all but what is of no use to an agent."""
+        """Returns what the body does not say; without a body, all but what is of no use to an agent."""
         sent, names = self.answer.headers, []
         for name in sent:
             is_about_body = name.startswith("content-") and self.spec.method != "HEAD"
@@ -710,7 +700,7 @@ class Call:
             tells = (is_wanted and not is_about_body) or TELLING.search(name)
             if tells and sent[name] and not NOISE.search(name):
                 names.append(name)
-        values = self.redactor.texts([printable(sent[name]) for name in names[:MOST_HEADERS]])
+        values = self.redactor.texts([printable(sent[name]) for name in names[:MAX_HEADERS]])
         shown = [shorten(value, 10_000 // len(values)) for value in values]
         # Of a 303, the place where the result was.
         own = {"Location": self.answer.url} if self.answer.carried_out else {}
@@ -775,7 +765,9 @@ class Call:
         never_shown = ("set-cookie", "set-cookie2")
         values = [MASK if name in never_shown else str(headers[name]) for name in names]
         masked = self.redactor.texts([*names, *values])
-        cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
+        cut = [
+            text if len(text) <= MAX_HEADER_LENGTH else shorten(text, MAX_HEADER_LENGTH) for text in masked
+        ]
         response = HTTPResponseSpec(
             status_code=self.answer.status,
             headers=dict(zip(cut[: len(names)], cut[len(names) :], strict=True)),

@@ -5,7 +5,7 @@ import json
 import mimetypes
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from connectors.errors import Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
-from connectors.http_tools.media_types import FORM, MULTIPART, can_hold
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -30,6 +29,102 @@ from connectors.network.headers import media_types_in, objection_to_cookie, obje
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
 
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+MEDIA_RANGE = re.compile(r"[a-z0-9!#$&^_.+-]+/(?:\*|[a-z0-9!#$&^_.+-]+)|\*/\*")
+SENT_AS_JSON = frozenset({"application/json", "*/*", "application/*", "*"})
+"""Media types that can be sent as application/json."""
+JSON_LINES = re.compile(r".*[/.](?:x-)?(?:ndjson|json-?lines?|jsonl)(?:\+json)?")
+YAML = re.compile(r".*[/.+-]ya?ml")
+JSON_PATCH, MERGE_PATCH = "json-patch+json", "merge-patch+json"
+PATCHES = {
+    f"strategic-{MERGE_PATCH}": "merges lists by their items' keys, with directives such as $patch",
+    MERGE_PATCH: "null deletes a member, a list replaces the whole list",
+    "apply-patch+yaml": "server-side apply of all that the field manager wants",
+    JSON_PATCH: 'a list of operations, such as {"op": "remove", "path": "/a"}',
+}
+"""What a body means, by the end of its media type."""
+
+
+def is_json(media_type: str) -> bool:
+    plain = plain_name(media_type)
+    return plain in SENT_AS_JSON or plain.endswith(("+json", "/json"))
+
+
+def is_form(media_type: str) -> bool:
+    return plain_name(media_type) == FORM
+
+
+def is_multipart(media_type: str) -> bool:
+    return plain_name(media_type) == MULTIPART
+
+
+def is_json_lines(media_type: str) -> bool:
+    return bool(JSON_LINES.fullmatch(plain_name(media_type)))
+
+
+def is_yaml(media_type: str) -> bool:
+    return bool(YAML.fullmatch(plain_name(media_type)))
+
+
+def patch_of(media_type: str) -> str:
+    """The key of PATCHES; empty for other types."""
+    return next((kind for kind in PATCHES if plain_name(media_type).endswith(kind)), "")
+
+
+def can_hold(media_type: str, types: Set[str]) -> bool:
+    """Whether a value of one of these JSON types, a "file" or an object with "files" can be such a body. No
+    types: any."""
+    kind, plain = patch_of(media_type), plain_name(media_type)
+    held = {"string", "number", "integer", "boolean", "array", "object"}
+    if is_multipart(plain):
+        held = {"object", "files"}
+    elif kind or is_form(plain):
+        held = {"array"} if kind == JSON_PATCH else {"object"}
+    elif not is_json(plain) or "*" in plain:
+        held = {"string", "file"} if plain.startswith("text/") and not is_yaml(plain) else held | {"file"}
+    return not types or not types.isdisjoint(held)
+
+
+def is_sent_raw(media_type: str) -> bool:
+    """Accepts also a range such as `image/*`; not a multipart type, whose boundary only its writer knows."""
+    plain = plain_name(media_type)
+    return bool(MEDIA_RANGE.fullmatch(plain)) and not plain.startswith("multipart/")
+
+
+def is_raw(media_type: str, types: Set[str]) -> bool:
+    """Whether values of these types are given as the text or file that is the body."""
+    if is_json(media_type):
+        return "*" in media_type and "file" in types
+    is_text = not types or not types.isdisjoint({"string", "file"})
+    is_written = (is_yaml(media_type) or is_json_lines(media_type)) and not is_text
+    return not (is_form(media_type) or is_multipart(media_type) or is_written)
+
+
+def choose_media_type(offered: Mapping[str, Set[str]]) -> str:
+    """Chooses of those that can hold the types of their values: the one that says most precisely what is
+    meant, else JSON, else a form, else a multipart one, else the first. Empty if none can be sent."""
+    names = [name for name, types in offered.items() if can_hold(name, types)] or list(offered)
+    for fits in (
+        lambda name: offered[name] == {"string"} and name.startswith("text/") and not is_json(name),
+        lambda name: offered[name] == {"array"} and is_json_lines(name),
+        lambda name: patch_of(name) == MERGE_PATCH,
+        lambda name: plain_name(name) == "application/json",
+        lambda name: is_json(name) and patch_of(name) != JSON_PATCH,
+        is_json,
+        is_form,
+        is_multipart,
+        is_sent_raw,
+    ):
+        if chosen := next((name for name in names if fits(name)), None):
+            return chosen
+    return ""
+
+
+def plain_name(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
+
+
 MAX_FILE_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
@@ -39,7 +134,7 @@ ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
 MEDIA_TYPES: dict[BodyFormat, str] = {"json": JSON, "form": FORM, "multipart": MULTIPART}
 SEPARATORS = {",": "a comma", "|": "a vertical bar", " ": "a space"}
 Pair = tuple[str, str]
-MOST_PARTS = 5
+MAX_PARTS = 5
 Part = tuple[str, str]  # A place in a request and the name there; in a JSON body a pointer
 
 
@@ -57,7 +152,7 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def text_of(value: Scalar) -> str:
-    """As JSON writes it (`true`, `1.5`); a text unchanged."""
+    """Writes it as JSON does (`true`, `1.5`); a text unchanged."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -81,7 +176,7 @@ def scalar_of(value: Any) -> Scalar:
 
 
 def scalars_of(value: Any) -> Scalar | list[Scalar]:
-    """Like `scalar_of`, for a scalar or a list of them."""
+    """Works like `scalar_of`, for a scalar or a list of them."""
     return [scalar_of(item) for item in value] if isinstance(value, list) else scalar_of(value)
 
 
@@ -161,7 +256,7 @@ def _media_type(argument: str, place: ArgumentPlace, arguments: dict[str, Any], 
 
 
 def _text(argument: str, place: ArgumentPlace, value: Any) -> str:
-    """For the path, a header or a cookie."""
+    """Writes a value for the path, a header or a cookie."""
     with _naming(f"The value of {argument}"):
         if place.as_json:
             # Headers are limited to ASCII, and elsewhere escapes mean the same.
@@ -233,7 +328,7 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
 
 
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]:
-    """As a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
+    """Returns a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
     placed = operation.by_place["body"]
     fields = operation.constant_values["body"].copy()
     for argument, place in placed:
@@ -341,7 +436,7 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 
 
 def _escaped(name: str) -> str:
-    """As browsers do (WHATWG, HTML 4.10.21.8)."""
+    """Escapes as browsers do (WHATWG, HTML 4.10.21.8)."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -534,5 +629,5 @@ def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:
 def _list_parts(parts: Sequence[Part]) -> str:
     """`query admin, body /price and 3 more`: names, never values."""
     shown = sorted(shorten(printable(" ".join(filter(None, part))).replace("\n", " "), 80) for part in parts)
-    rest = len(shown) - MOST_PARTS
-    return "the " + ", ".join(shown[:MOST_PARTS]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(shown) - MAX_PARTS
+    return "the " + ", ".join(shown[:MAX_PARTS]) + (f" and {rest} more" if rest > 0 else "")

@@ -33,7 +33,7 @@ BodyFormat = Literal["json", "form", "multipart", "raw"]
 Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
 HeaderName = Annotated[str, Field(pattern=rf"^{TOKEN.pattern}$", max_length=100)]
-MOST_HEADERS = 20
+MAX_HEADERS = 20
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 # A source's settings by the fields of a tool's authentication; the others have the same names.
 SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
@@ -42,8 +42,8 @@ SETTINGS |= {
 }
 EXTRA_KEYS = ("extra_key_1", "extra_key_2", "extra_key_3")
 """A source's settings for keys besides its authentication; each has a place (`_in`) and a name (`_name`)."""
-LONGEST_KEY_NAME = 100
-LONGEST_PATH = 2_000
+MAX_KEY_NAME = 100
+MAX_PATH_LENGTH = 2_000
 
 
 class HTTPRequestSpec(BaseModel):
@@ -103,8 +103,8 @@ def objections_to(path: str) -> list[str]:
     ]
     if "//" in path or _leads_astray(filled):
         found.append('The path must not contain an empty segment, "." or "..".')
-    if len(path) > LONGEST_PATH:
-        found.append(f"The path is longer than {LONGEST_PATH:,} characters.")
+    if len(path) > MAX_PATH_LENGTH:
+        found.append(f"The path is longer than {MAX_PATH_LENGTH:,} characters.")
     return found
 
 
@@ -253,7 +253,7 @@ class ApiConfig(Declaration):
     """If the API guarantees that requests with the same value in this header are executed once."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)
     """The request is sent without the source's credentials, for an endpoint that refuses them."""
-    response_headers: list[HeaderName] = Field(default=[], max_length=MOST_HEADERS, exclude_if=operator.not_)
+    response_headers: list[HeaderName] = Field(default=[], max_length=MAX_HEADERS, exclude_if=operator.not_)
     """Headers of the response that agents are told besides the usual ones, such as ETag."""
 
 

@@ -19,7 +19,7 @@ from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import Exchange, HttpLimits, HttpSender, tls_context
 
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
 USER_AGENT = "workflow-catalogue"
 REFUSAL_BYTES = 64_000
@@ -43,18 +43,12 @@ class Hop:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RedirectChain:
-    last: Exchange
-    carried_out: bool = False
-    not_followed: str = ""
-
-
 async def follow_chain(
     hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]
-) -> RedirectChain:
-    """Where the request of `hop` ends, which `exchange` answered. Raises nothing for a redirect that is not
-    followed: the request may have been carried out."""
+) -> tuple[Exchange, bool, str]:
+    """Returns the last response to the request of `hop`, which `exchange` answered, whether a 303 has
+    confirmed the request, and why the last redirect was not followed. Raises nothing for that: the request
+    may have been carried out."""
     while exchange.status in REDIRECTS and exchange.location:
         try:
             further = _next_hop(hop, exchange)
@@ -64,14 +58,14 @@ async def follow_chain(
             place = printable(exchange.redactor.text(exchange.location).partition("?")[0])
             shown = shorten(re.sub(r"//[^/]*@", "//", place), 200)
             points = f"The response {exchange.status} points to {shown}"
-            return RedirectChain(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
+            return exchange, hop.carried_out, f"{points}, which was not followed: {refusal}"
         hop = further
-    return RedirectChain(exchange, hop.carried_out)
+    return exchange, hop.carried_out, ""
 
 
 def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
-    if hop.number == MOST_REDIRECTS:
-        raise NotFollowed(f"{MOST_REDIRECTS} redirects have been followed already.")
+    if hop.number == MAX_REDIRECTS:
+        raise NotFollowed(f"{MAX_REDIRECTS} redirects have been followed already.")
     url = _target(hop, exchange.location)
     moved = replace(hop, url=url, number=hop.number + 1)
     if _origin(url) != _origin(hop.url):
@@ -83,15 +77,13 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
         harmless = ("accept", "accept-encoding", "accept-language", "user-agent")
         headers = {name: value for name, value in hop.headers.items() if name in harmless}
         moved = replace(moved, at_origin=False, headers=headers)
-    return moved if hop.method in ("GET", "HEAD") else _unsafe_hop(moved, exchange.status)
-
-
-def _unsafe_hop(moved: Hop, status: int) -> Hop:
-    """The method and origin of a request that changes something must stay."""
-    if status == 303:
+    if hop.method in ("GET", "HEAD"):
+        return moved
+    # The method and origin of a request that changes something must stay.
+    if exchange.status == 303:
         headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
         return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
-    if status in (301, 302):
+    if exchange.status in (301, 302):
         raise NotFollowed(f"the redirect of a {moved.method} request is not well-defined.")
     if not moved.at_origin:
         raise NotFollowed(f"a {moved.method} request is not repeated at another address.")
@@ -235,7 +227,7 @@ class EngineClient:
 
     @classmethod
     def of(cls, config: Any, **options: Any) -> Self:
-        """With the settings that `connectors.settings` has for requests and TLS."""
+        """Takes the settings that `connectors.settings` has for requests and TLS."""
         limits = HttpLimits.of(config)
         return cls(limits=limits, verify_tls=config.verify_tls, ca_file=config.ca_file, **options)
 
@@ -257,7 +249,7 @@ class EngineClient:
         seconds: float | None = None,
         cut_after: float | None = None,
     ) -> Answer:
-        """One whole exchange: any status is an answer, also a redirect that was not followed.
+        """Make one whole exchange: any status is an answer, also a redirect that was not followed.
 
         `target`: as in `request_json`; empty: the base URL. `seconds`: a shorter limit than the client's.
         `cut_after`: of a body that has not ended after so many seconds, or is too large, a part will do.
@@ -278,13 +270,21 @@ class EngineClient:
         send = partial(
             self._hop, credentials=credentials, repeatable=repeatable, until=now + longest, seconds=longest
         )
-        chain = RedirectChain(await send(first))
-        if follow_redirects and chain.last.status in REDIRECTS:
-            chain = await follow_chain(first, chain.last, send)
-        took, last = time.perf_counter() - started, chain.last
+        last, carried_out, not_followed = await send(first), False, ""
+        if follow_redirects and last.status in REDIRECTS:
+            last, carried_out, not_followed = await follow_chain(first, last, send)
+        took = time.perf_counter() - started
         self._refuse_unreadable(last)
-        body, redirected = bytes(last.body), (chain.carried_out, chain.not_followed)
-        return Answer(last.status, last.headers, body, took, last.place, *redirected, last.cut)
+        return Answer(
+            last.status,
+            last.headers,
+            bytes(last.body),
+            took,
+            last.place,
+            carried_out,
+            not_followed,
+            last.cut,
+        )
 
     async def send(self, method: str, target: str, *, content: bytes, headers: Mapping[str, str]) -> int:
         """The status of the response, also of a redirect, which is not followed. Nothing else of it matters:
@@ -293,8 +293,6 @@ class EngineClient:
             Exchange(method, self._url(target), True, self.redactor, status_decides=True),
             headers=self._headers | checked_headers(headers),
             content=content,
-            until=asyncio.get_running_loop().time() + self._limits.total_seconds,
-            seconds=self._limits.total_seconds,
             refusal_bytes=REFUSAL_BYTES,
         )
         return exchange.status
@@ -344,8 +342,8 @@ class EngineClient:
         repeatable: bool = True,
         redirect_is_success: bool = False,
     ) -> tuple[httpx2.Headers, str]:
-        """Like `request_json`, with the headers and the text of a 2xx answer, without our secrets. A redirect
-        is not followed: it may say that the request was carried out."""
+        """Works like `request_json`, but returns the headers and the text of a 2xx answer, without our
+        secrets. A redirect is not followed: it may say that the request was carried out."""
         exchange = Exchange(method, self._url(target), repeatable, self.redactor)
         await self._succeed(exchange, body, form, headers, redirect_is_success=redirect_is_success)
         return exchange.headers, self.redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
@@ -380,8 +378,6 @@ class EngineClient:
             exchange,
             headers=self._headers | check_values({**(headers or {}), **content_type}),
             content=content,
-            until=asyncio.get_running_loop().time() + self._limits.total_seconds,
-            seconds=self._limits.total_seconds,
             refusal_bytes=REFUSAL_BYTES,
         )
         if exchange.refused and not (redirect_is_success and exchange.status in (302, 303)):

@@ -4,5 +4,5 @@ import aiohttp
 
 
 def take_unread(content: aiohttp.StreamReader) -> bytes:
-    """What had arrived before the connection broke. aiohttp's own methods raise the error instead."""
+    """Returns what had arrived before the connection broke. aiohttp's own methods raise the error instead."""
     return content._read_nowait(-1)

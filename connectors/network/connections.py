@@ -27,16 +27,14 @@ from connectors.network.compat import take_unread
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundProxy, outbound_proxy
 from connectors.network.redaction import remember_credentials
 
-IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
-MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
-MOST_HEADERS = 1_000
+MAX_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 CLOSED = "the connections to the engine were closed before the request was sent"
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
 class Connections:
-    """At most `most` at a time. Errors: httpx2's TransportErrors, and Misconfigured for an address that
+    """Opens at most `most` at a time. Errors: httpx2's TransportErrors, and Misconfigured for an address that
     may not be contacted. No request is sent twice."""
 
     def __init__(
@@ -96,7 +94,7 @@ class Connections:
                 headers=headers,
                 data=io.BytesIO(content) if content and len(content) > LARGE_BYTES else content,
                 allow_redirects=False,
-                timeout=_timeout(self._connect_seconds, silence),
+                timeout=_timeout(total=None, connect=self._connect_seconds, sock_read=silence),
             )
         except BaseException as error:
             self._free.release()
@@ -120,9 +118,9 @@ def _session(connector: "_Connector", proxy: OutboundProxy | None = None) -> aio
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),  # The caller's
         auto_decompress=False,
-        max_line_size=MOST_HEADER_BYTES,
-        max_field_size=MOST_HEADER_BYTES,
-        max_headers=MOST_HEADERS,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=1_000,
         middlewares=(_once, *([_ProxyLogin(proxy)] if proxy and proxy.user else [])),
         proxy=URL.build(scheme="http", host=proxy.host, port=proxy.port) if proxy else None,
     )
@@ -146,7 +144,7 @@ class _ProxyLogin:
 
 
 class Response(httpx2.AsyncByteStream):
-    """Its parts as they arrive. Close it, read or not."""
+    """Yields its parts as they arrive. Close it, read or not."""
 
     def __init__(self, response: aiohttp.ClientResponse, free: asyncio.Semaphore) -> None:
         self.status, self.headers = response.status, response.raw_headers
@@ -175,6 +173,7 @@ class Response(httpx2.AsyncByteStream):
         self.close()
 
 
+_timeout = lru_cache(maxsize=64)(aiohttp.ClientTimeout)
 _transport: ContextVar[asyncio.BaseTransport | None] = ContextVar("_transport", default=None)
 """Of this task's last request, once it has a connection."""
 
@@ -229,11 +228,6 @@ def _as_httpx2(error: Exception) -> httpx2.TransportError:
     return kind(str(error))
 
 
-@lru_cache(maxsize=64)
-def _timeout(connect_seconds: float, silence: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=connect_seconds, sock_read=silence)
-
-
 class _Connector(aiohttp.TCPConnector):
     """Uses no connection again of which the engine may think otherwise."""
 
@@ -253,7 +247,8 @@ class _Connector(aiohttp.TCPConnector):
             limit=0,
             resolver=_Resolver(reached, resolve_seconds),
             use_dns_cache=False,
-            keepalive_timeout=IDLE_SECONDS,
+            # Common servers close idle connections after 5 s; a start must never meet that.
+            keepalive_timeout=4.0,
         )
         self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
         # For a minute, a name that the proxy resolves need not be looked up here again.
@@ -300,8 +295,8 @@ def _has_news(idle: ResponseHandler) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Only what the policy allows: a name's owner may answer differently each time. TLS verifies the name,
-    not the address."""
+    """Finds only what the policy allows: a name's owner may answer differently each time. TLS verifies the
+    name, not the address."""
 
     def __init__(self, policy: AddressPolicy, seconds: float) -> None:
         self._policy, self._seconds = policy, seconds

@@ -51,8 +51,8 @@ def check_values(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """In lower case, of duplicate names the last. Raises Misconfigured for names and values that cannot be
-    sent or chosen."""
+    """Writes names in lower case, and keeps the last of duplicates. Raises Misconfigured for names and values
+    that cannot be sent or chosen."""
     checked: dict[str, str] = {}
     for name, value in headers.items():
         lowered = name.lower()
@@ -100,5 +100,5 @@ def objection_to_value(value: str) -> str:
 
 
 def media_types_in(header: str) -> set[str]:
-    """In lower case, without parameters."""
+    """Returns them in lower case, without parameters."""
     return {part.partition(";")[0].strip().lower() for part in header.split(",")}

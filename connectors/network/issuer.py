@@ -25,7 +25,7 @@ KEPT_SECONDS = 3600.0  # How old both may become while the server cannot be reac
 PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
 REFETCH_SECONDS = 10.0  # The shortest time between two reads for an unknown key
 LEEWAY_SECONDS = 10  # Between the clocks
-LONGEST_TOKEN = 16_384
+MAX_TOKEN_LENGTH = 16_384
 KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
@@ -116,7 +116,7 @@ class Issuer:
             await client.aclose()
 
     async def endpoint(self, name: str) -> str:
-        """Such as `authorization_endpoint`. Raises InvalidAnswer if there is none."""
+        """Returns the URL of such as `authorization_endpoint`. Raises InvalidAnswer if there is none."""
         metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
         return _address(metadata, name)
 
@@ -146,7 +146,7 @@ class Issuer:
 
     async def introspect(self, text: str, *, audience: Callable[[str], bool]) -> dict[str, Any]:
         """The claims of a token that only the server can read (RFC 7662). Raises TokenRefused."""
-        if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
+        if not text or len(text) > MAX_TOKEN_LENGTH or not (text.isascii() and text.isprintable()):
             raise TokenRefused("it is not a token")
         url = self._introspection_url or await self.endpoint("introspection_endpoint")
         claims = await self._post(url, {"token": text, "token_type_hint": "access_token"})
@@ -233,7 +233,7 @@ class Issuer:
         return _object(await client.request_json("POST", url, form=form, headers=headers, secrets=secrets))
 
     async def _fetch_metadata(self) -> dict[str, Any]:
-        """Of both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
+        """Reads both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
         the metadata of OpenID Connect."""
         # RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1.
         parts = urlsplit(self.url)
@@ -287,7 +287,7 @@ class Issuer:
 
 
 def _header(text: str) -> dict[str, Any]:
-    if len(text) > LONGEST_TOKEN:
+    if len(text) > MAX_TOKEN_LENGTH:
         raise TokenRefused("it is too long")
     try:
         header = jwt.get_unverified_header(text)

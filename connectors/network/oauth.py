@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from loguru import logger
 from pydantic import SecretStr
 
-from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotFound, Rejected
+from connectors.errors import ConnectorError, InvalidAnswer, login_failure
 from connectors.formats.json import is_number
 from connectors.network.client import EngineClient
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
@@ -22,25 +22,23 @@ class ClientCredentials:
 
     def __init__(
         self,
+        config: Any,
         *,
         url: str,
-        client_id: str,
-        client_secret: SecretStr,
-        audience: str = "",
-        scope: str = "",
-        limits: HttpLimits | None = None,
+        limits: HttpLimits,
         ca_file: str = "",
         policy: AddressPolicy = ENGINE_ADDRESSES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`config`: the settings that `connectors.settings` has for OAuth."""
         self._url = url
-        self._client_id = client_id
-        self._client_secret = client_secret
-        self._wanted = {"audience": audience, "scope": scope}
+        self._client_id = config.oauth_client_id
+        self._client_secret: SecretStr = config.oauth_client_secret
+        self._wanted = {"audience": config.oauth_audience, "scope": config.oauth_scope}
         self._client = EngineClient(
             base_url=url,
-            secrets=[client_secret.get_secret_value()],
-            limits=replace(limits or HttpLimits(), max_response_bytes=100_000),
+            secrets=[self._client_secret.get_secret_value()],
+            limits=replace(limits, max_response_bytes=100_000),
             ca_file=ca_file,
             policy=policy,
         )
@@ -49,19 +47,6 @@ class ClientCredentials:
         self._token = ""
         self._renew_at = 0.0
         self._expires_at = 0.0
-
-    @classmethod
-    def of(cls, config: Any, *, url: str, limits: HttpLimits, **options: Any) -> Self:
-        """From the settings that `connectors.settings` has for OAuth."""
-        return cls(
-            url=url,
-            client_id=config.oauth_client_id,
-            client_secret=config.oauth_client_secret,
-            audience=config.oauth_audience,
-            scope=config.oauth_scope,
-            limits=limits,
-            **options,
-        )
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self._url})"
@@ -100,11 +85,8 @@ class ClientCredentials:
                 )
                 self._renew_at = min(self._now() + 5.0, self._expires_at)
                 return
-            kind = Misconfigured if isinstance(error, NotFound) else type(error)
             message = f"No access token from the OAuth token URL: {error.message}"
-            renamed = kind(message, details=error.details)
-            renamed.needs_operator |= isinstance(error, Rejected)
-            raise renamed from None
+            raise login_failure(error, message) from None
         self._token = token
         self._expires_at = self._now() + seconds
         # Before it expires, so that calls need not wait.
@@ -112,6 +94,7 @@ class ClientCredentials:
 
 
 def _read(answer: Any) -> tuple[str, float]:
+    """Returns the token and the seconds for which it is valid."""
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise InvalidAnswer("the answer has no usable access_token.")

@@ -128,7 +128,7 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From comma-separated entries. Raises ValueError naming the bad entry."""
+        """Reads comma-separated entries. Raises ValueError naming the bad entry."""
         return cls(tuple(map(_parse, split_list(text))))
 
     def covers(self, host: str, address: IPAddress | None, port: int) -> bool:
@@ -217,7 +217,7 @@ class AddressPolicy:
             raise self._refusal(host, host, port)
 
     async def check_for_proxy(self, host: str, port: int) -> None:
-        """As far as this machine can tell, since a proxy resolves names itself, also those unknown here."""
+        """Checks what this machine can tell, since a proxy resolves names itself, also those unknown here."""
         self.check(host, port)
         with contextlib.suppress(httpx2.ConnectError):
             await self.resolve(host, port)
@@ -232,7 +232,7 @@ class AddressPolicy:
 
 
 def _parsed(address: str) -> IPAddress:
-    """Without its zone and the dot of a complete name. Raises ValueError for a name."""
+    """Drops its zone and the dot of a complete name. Raises ValueError for a name."""
     return ip_address(address.partition("%")[0].removesuffix("."))
 
 
@@ -241,12 +241,12 @@ ENGINE_ADDRESSES = AddressPolicy()
 
 @lru_cache(maxsize=256)
 def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
-    """Without a trailing slash. Raises ValueError like `endpoint_url`."""
+    """Drops a trailing slash. Raises ValueError like `endpoint_url`."""
     return endpoint_url(text, policy=policy).rstrip("/")
 
 
 def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES, may_have_query: bool = False) -> str:
-    """One endpoint's URL, with its trailing slash. Raises ValueError without quoting a password."""
+    """Returns one endpoint's URL, with its trailing slash. Raises ValueError without quoting a password."""
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL:
@@ -348,7 +348,8 @@ _outbound_proxy: list[OutboundProxy] = []
 
 
 def use_outbound_proxy(url: str, direct: str) -> None:
-    """For connections that are made from now on. Raises ValueError like `OutboundProxy.parse`."""
+    """Sets the proxy of connections that are made from now on. Raises ValueError like
+    `OutboundProxy.parse`."""
     proxy = OutboundProxy.parse(url, direct)
     _outbound_proxy[:] = [] if proxy is None else [proxy]
 

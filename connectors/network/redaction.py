@@ -32,7 +32,7 @@ class Redactor:
             self._know(self._known | {secret})
 
     def also(self, secrets: Iterable[str]) -> "Redactor":
-        """For one exchange with further secrets, such as a token to validate."""
+        """Makes one for an exchange with further secrets, such as a token to validate."""
         return Redactor(self._known | set(secrets))
 
     def _know(self, known: set[str]) -> None:
@@ -81,24 +81,24 @@ _used: set[str] = set()
 
 
 def remember_credentials(secrets: Iterable[str]) -> None:
-    """What a connector of this process is made with, for `mask_credentials`."""
+    """Keeps what a connector of this process is made with, for `mask_credentials`."""
     _used.update(secret for secret in secrets if len(secret) >= SHORTEST_IN_VALUES)
 
 
 def mask_credentials(text: str) -> str:
-    """For texts that no connector has masked, such as the traceback of its own error."""
+    """Masks texts that no connector has masked, such as the traceback of its own error."""
     return Redactor(_used).text(text)
 
 
 def printable(text: str) -> str:
-    """Without control, direction-changing and unassigned characters; line breaks stay."""
+    """Replaces control, direction-changing and unassigned characters; line breaks stay."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
     return text.strip()
 
 
 def escaped(text: str, *, but: str = "") -> str:
-    """With escapes for line breaks, control sequences and characters that change the direction."""
+    """Escapes line breaks, control sequences and characters that change the direction."""
     if text.isprintable():
         return text
     return "".join(
@@ -212,7 +212,7 @@ def _char_in_any_escape(char: str) -> str:
 
 
 def _in_base64(secret: str) -> set[str]:
-    """Of a long secret without its padding, which some leave out."""
+    """Leaves out the padding of a long secret, as some do."""
     encoded = base64.b64encode(secret.encode("utf-8", "replace")).decode()
     if len(secret) >= SHORTEST_IN_VALUES:
         encoded = encoded.rstrip("=")

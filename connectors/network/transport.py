@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from connectors.network.connections import Connections
 
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
-RETRY_AFTER_LIMIT = 3600.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
 PACKED = ("gzip", "x-gzip", "deflate")
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
@@ -73,7 +73,7 @@ class HttpLimits:
 
     @classmethod
     def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
-        """For an engine, of which a worker polls 50 runs and starts 50 others at a time."""
+        """Suits an engine, of which a worker polls 50 runs and starts 50 others at a time."""
         return cls(
             connect_seconds=min(cls().connect_seconds, seconds),
             read_seconds=seconds,
@@ -84,7 +84,7 @@ class HttpLimits:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """From the settings that `connectors.settings` has for requests."""
+        """Takes the settings that `connectors.settings` has for requests."""
         return cls.within(config.request_timeout_seconds, max_response_bytes=config.max_response_bytes)
 
 
@@ -171,7 +171,7 @@ class Exchange:
     cut: str = ""  # `after 30 s`, if it was cut
 
     def __str__(self) -> str:
-        """Without the query, which may carry tokens."""
+        """Leaves out the query, which may carry tokens."""
         return self.redactor.text(f"{self.method} {self.url.path}")
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class Exchange:
 
     @property
     def encoding(self) -> str:
-        """Of the body as it is here."""
+        """Tells how the body is encoded as it is here."""
         encoding = self._header("content-encoding").strip().lower()
         return "" if encoding == "identity" or self.is_unpacked else encoding
 
@@ -268,16 +268,16 @@ class Exchange:
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Seconds from now, 0 to RETRY_AFTER_LIMIT; None if absent or unreadable."""
+    """Seconds from now, 0 to MAX_RETRY_AFTER_SECONDS; None if absent or unreadable."""
     text = str(headers.get("retry-after", "")).strip()
     if text.isascii() and text.isdigit():
-        return min(float(text), RETRY_AFTER_LIMIT)
+        return min(float(text), MAX_RETRY_AFTER_SECONDS)
     try:
         when = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
     seconds = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(seconds, 0.0), RETRY_AFTER_LIMIT)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
 def failure_reason(error: Exception, limits: HttpLimits) -> str:
@@ -309,7 +309,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
-    """Without the words that aiohttp and OpenSSL put around it."""
+    """Leaves out the words that aiohttp and OpenSSL put around it."""
     error = getattr(error, "certificate_error", getattr(error, "os_error", error))
     if isinstance(error, ssl.SSLCertVerificationError):
         # By OpenSSL's X509_V_ERR codes.
@@ -325,18 +325,8 @@ def _counted(status: int) -> Any:
     return metrics.engine_requests.labels(metrics.status_class(status))
 
 
-class HttpSender:
+class HttpSender(GuardedTransport):
     """Sends the requests of one client; close it with `aclose`."""
-
-    def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy) -> None:
-        self._limits = limits
-        # No limit for a part that the whole exchange would not reach.
-        self._silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
-        self._transport = GuardedTransport(limits=limits, tls=tls, policy=policy)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._transport.is_closed
 
     async def carry_out(
         self,
@@ -344,15 +334,22 @@ class HttpSender:
         *,
         headers: dict[str, str],
         content: bytes | None,
-        until: float,
-        seconds: float,
+        until: float | None = None,
+        seconds: float | None = None,
         refusal_bytes: int | None = None,
     ) -> Exchange:
         """Send the request and read the response into the exchange. `until` is in the loop's time; `seconds`,
         the limit for all hops together, is for the message. `refusal_bytes`: so many are enough of a response
         that is decided by its status, and an incomplete one will do. Raises Misconfigured for an address that
         may not be contacted, else what `unanswered` says of an incomplete response."""
-        place = exchange.url
+        being_sent.set(exchange)
+        place, failure = exchange.url, ""
+        started, begun = time.perf_counter(), asyncio.get_running_loop().time()
+        limits = self._limits
+        # No limit for a part that the whole exchange would not reach.
+        silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
+        seconds = limits.total_seconds if seconds is None else seconds
+        until = begun + seconds if until is None else until
         with traces.span(
             exchange.method,
             kind=SpanKind.CLIENT,
@@ -362,64 +359,46 @@ class HttpSender:
                 "server.port": place.port or (443 if place.scheme == "https" else 80),
             },
         ) as span:
-            await self._send(
-                exchange,
-                headers=traces.outgoing_headers() | headers,
-                content=content,
-                until=until,
-                seconds=seconds,
-                refusal_bytes=refusal_bytes,
-            )
+            try:
+                # Not as httpx2's request, and not through its client, whose redirects, cookies and
+                # authentication are not needed: both together cost 0.3 ms.
+                sending = self.connections.open(
+                    exchange.method,
+                    place,
+                    traces.outgoing_headers() | headers,
+                    content or None,
+                    silence=silence,
+                )
+                async with asyncio.timeout_at(until) as limit_of_time:
+                    with closing(await sending) as response:
+                        exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
+                        if exchange.cut_at is not None:
+                            limit_of_time.reschedule(min(until, exchange.cut_at))
+                        limit = limits.max_response_bytes
+                        if refusal_bytes is not None and exchange.is_decided:
+                            limit = refusal_bytes
+                        await self._read(response, exchange, limit)
+            except TimeoutError:
+                if exchange.status and exchange.cut_at is not None:
+                    exchange.cut = f"after {round(min(until, exchange.cut_at) - begun, 2):g} s"
+                    exchange.is_unpacked = exchange.encoding in PACKED
+                else:
+                    failure = f"no complete response within {round(seconds, 2):g} s"
+            except TRANSPORT_ERRORS as error:
+                failure = failure_reason(error, limits)
+            took = time.perf_counter() - started
+            metrics.engine_seconds.observe(took)
+            _counted(exchange.status).inc()
+            logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
+            # Raised here, where no transport error is being handled: those may quote what was sent.
+            if failure and (refusal_bytes is None or not exchange.is_decided):
+                raise exchange.unanswered(failure)
             if span is not None:
                 span.set_attribute("http.response.status_code", exchange.status)
         return exchange
 
-    async def _send(
-        self,
-        exchange: Exchange,
-        *,
-        headers: dict[str, str],
-        content: bytes | None,
-        until: float,
-        seconds: float,
-        refusal_bytes: int | None,
-    ) -> None:
-        being_sent.set(exchange)
-        started, begun = time.perf_counter(), asyncio.get_running_loop().time()
-        failure = ""
-        try:
-            # Not as httpx2's request, and not through its client, whose redirects, cookies and authentication
-            # are not needed: both together cost 0.3 ms.
-            sending = self._transport.connections.open(
-                exchange.method, exchange.url, headers, content or None, silence=self._silence
-            )
-            async with asyncio.timeout_at(until) as limit_of_time:
-                with closing(await sending) as response:
-                    exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
-                    if exchange.cut_at is not None:
-                        limit_of_time.reschedule(min(until, exchange.cut_at))
-                    limit = self._limits.max_response_bytes
-                    if refusal_bytes is not None and exchange.is_decided:
-                        limit = refusal_bytes
-                    await self._read(response, exchange, limit)
-        except TimeoutError:
-            if exchange.status and exchange.cut_at is not None:
-                exchange.cut = f"after {round(min(until, exchange.cut_at) - begun, 2):g} s"
-                exchange.is_unpacked = exchange.encoding in PACKED
-            else:
-                failure = f"no complete response within {round(seconds, 2):g} s"
-        except TRANSPORT_ERRORS as error:
-            failure = failure_reason(error, self._limits)
-        took = time.perf_counter() - started
-        metrics.engine_seconds.observe(took)
-        _counted(exchange.status).inc()
-        logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
-        # Raised here, where no transport error is being handled: those may quote what was sent.
-        if failure and (refusal_bytes is None or not exchange.is_decided):
-            raise exchange.unanswered(failure)
-
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
-        """At most `limit` bytes and what makes it known that there are more. What some servers send
+        """Reads at most `limit` bytes and what makes it known that there are more. What some servers send
         compressed, though nobody asked for it, is unpacked; if it cannot be, it is left out."""
         is_packed = exchange.encoding in PACKED
         inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None  # gzip or zlib
@@ -438,6 +417,3 @@ class HttpSender:
                     del exchange.body[limit:]
                 break
         exchange.is_unpacked = is_empty or (inflate is not None and (inflate.eof or exchange.truncated))
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()

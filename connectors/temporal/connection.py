@@ -36,7 +36,7 @@ from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
 from connectors.settings import state_of_file
-from connectors.temporal.settings import ServiceSettings
+from connectors.temporal.config import ServiceSettings
 
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
@@ -73,7 +73,7 @@ class Connection:
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
         limits, url = HttpLimits.within(config.timeout_seconds), config.oauth_url
-        self._oauth = ClientCredentials.of(config, url=url, limits=limits) if url else None
+        self._oauth = ClientCredentials(config, url=url, limits=limits) if url else None
         self._client: Client | None = None
         self._made_with: object = None
         self._token = config.api_key.get_secret_value()
@@ -101,17 +101,25 @@ class Connection:
         """The result of `call`, which sets the time limit of each attempt. `seconds`: for all attempts;
         default: twice the limit of one. With `repeatable=False`, an error after which the service may have
         acted is OutcomeUnknown."""
-        client, token = await self._connected()
         # One second beyond the SDK's own time limit.
         limit = (seconds or 2 * self._config.timeout_seconds) + 1.0
-        try:
-            return await self._carry_out(call(client), limit, repeatable=repeatable)
-        except _TokenRefused:
-            # The service did nothing, so a retry with a fresh token is safe.
-            assert self._oauth is not None
-            self._oauth.forget(token)
-            client, _ = await self._connected()
-            return await self._carry_out(call(client), limit, repeatable=repeatable, last=True)
+        for is_last in (False, True):
+            client, token = await self._connected()
+            # Raised below, since the SDK's errors may quote the request as their context.
+            try:
+                async with asyncio.timeout(limit):
+                    return await call(client)
+            except TimeoutError:
+                failure = unanswered(f"no response within {limit:g} s.", repeatable=repeatable)
+            except RPCError as error:
+                failure = refusal(error, repeatable=repeatable)
+                refuses_token = error.status == RPCStatusCode.UNAUTHENTICATED
+                if refuses_token and self._oauth is not None and not is_last:
+                    # The service did nothing, so a retry with a fresh token is safe.
+                    self._oauth.forget(token)
+                    continue
+            raise self._without_secrets(failure)
+        raise AssertionError("the loop returns or raises")
 
     async def read(
         self, method: Callable[[WorkflowService], Callable[..., Awaitable[Answer]]], what: Any
@@ -128,21 +136,6 @@ class Connection:
             self._connecting.cancel()
         if self._oauth is not None:
             await self._oauth.aclose()
-
-    async def _carry_out(
-        self, answer: Awaitable[Answer], limit: float, *, repeatable: bool, last: bool = False
-    ) -> Answer:
-        # Raised outside of the handlers, since the SDK's errors may quote the request as their context.
-        try:
-            async with asyncio.timeout(limit):
-                return await answer
-        except TimeoutError:
-            failure = unanswered(f"no response within {limit:g} s.", repeatable=repeatable)
-        except RPCError as error:
-            if error.status == RPCStatusCode.UNAUTHENTICATED and self._oauth is not None and not last:
-                raise _TokenRefused from None
-            failure = refusal(error, repeatable=repeatable)
-        raise self._without_secrets(failure)
 
     async def _connected(self) -> tuple[Client, str]:
         """The client with a valid token, and that token."""
@@ -209,10 +202,6 @@ class Connection:
             self._config.oauth_client_secret.get_secret_value(),
         }
         return type(error)(Redactor(secrets).text(error.message))
-
-
-class _TokenRefused(Exception):
-    """The service rejected the access token."""
 
 
 @cache

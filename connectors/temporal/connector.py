@@ -31,8 +31,8 @@ from connectors.temporal.config import (
     declares_nothing,
     list_declared,
     read_declared,
+    settings_of,
 )
-from connectors.temporal.settings import settings_of
 
 if TYPE_CHECKING:
     from connectors.temporal.service import TemporalService

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args
 
 import jsonschema_rs
 from pydantic import (
@@ -12,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -20,11 +19,11 @@ from pydantic.alias_generators import to_camel
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.json import is_number
 from connectors.formats.json_schema import LINEAR
-from connectors.formats.yaml import Document, Path, Problem, message_of, name_of, unknown_key
+from connectors.formats.yaml import Path, keys_of
 
 MAX_WORKFLOWS = 5_000
-LONGEST_NAME = 255
-LONGEST_TEXT = 9_000
+MAX_NAME_LENGTH = 255
+MAX_TEXT_LENGTH = 9_000
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
 WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
@@ -125,8 +124,8 @@ def _false_or_mapping(value: Any) -> Any:
     return {"enabled": False}
 
 
-Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_said)]
-Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_said)]
+Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH), AfterValidator(_said)]
+Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH), AfterValidator(_said)]
 Label = Annotated[str, Field(max_length=100), AfterValidator(_said)]
 Number = Annotated[Any, BeforeValidator(_number)]
 Duration = Annotated[float, BeforeValidator(read_duration)]
@@ -138,7 +137,7 @@ class FieldDeclaration(Block):
 
     type: Literal["string", "number", "integer", "boolean", "array", "object", "any"] = "string"
     title: str | None = None
-    description: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    description: str | None = Field(default=None, max_length=MAX_TEXT_LENGTH)
     required: bool | None = None
     nullable: bool = False
     default: Any = None
@@ -173,7 +172,7 @@ class InputDeclaration(Block):
 
 class OutputDeclaration(Block):
     type: Name | None = None
-    description: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    description: str | None = Field(default=None, max_length=MAX_TEXT_LENGTH)
     fields: Fields | None = None  # The result's fields, which the author guarantees
 
 
@@ -267,52 +266,6 @@ class DefinitionsFile(Block):
     workflows: dict[str, WorkflowDeclaration] = Field(max_length=MAX_WORKFLOWS)
 
 
-def keys_of(block: type[Block]) -> dict[str, str]:
-    # Fields with quoted types lose the alias that the generator made.
-    return {name: info.alias or to_camel(name) for name, info in block.model_fields.items()}
-
-
-def keys_at(place: tuple[str | int, ...]) -> list[str]:
-    annotation: Any = DefinitionsFile
-    for part in place:
-        annotation = _inside(_plain(annotation), part)
-    block = _plain(annotation)
-    if not (isinstance(block, type) and issubclass(block, Block)):
-        return []
-    return list(keys_of(block).values())
-
-
-def _inside(annotation: Any, part: str | int) -> Any:
-    if get_origin(annotation) in (dict, list):
-        return get_args(annotation)[-1]
-    if not (isinstance(annotation, type) and issubclass(annotation, Block)):
-        return None
-    names = [name for name, key in keys_of(annotation).items() if key == part]
-    return annotation.model_fields[names[0]].annotation if names else None
-
-
-def _plain(annotation: Any) -> Any:
-    """X of `Annotated[X, ...]` and `X | None`."""
-    while get_origin(annotation) is Annotated or type(None) in get_args(annotation):
-        annotation = next(part for part in get_args(annotation) if part is not type(None))
-    return annotation
-
-
-def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """With the file's lines and keys. The error must be of `DefinitionsFile`."""
-    problems = []
-    for one in error.errors(include_url=False):
-        place = tuple(one["loc"])
-        if one["type"] == "extra_forbidden":
-            # In the block with secrets, an unknown key may be a misplaced secret.
-            shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
-            message = unknown_key(str(place[-1]), keys_at(place[:-1]))
-        else:
-            shown, message = place, message_of(one, other_names=OTHER_NAMES)
-        problems.append(Problem(document.line_of(place), name_of(shown), message))
-    return problems
-
-
 Note = Callable[[Path, str], None]
 NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 KEYWORDS = {
@@ -352,7 +305,7 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 
 
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
-    """Without `required`, which belongs to the parent object."""
+    """Leaves out `required`, which belongs to the parent object."""
     # By the file's keys, without empty values except a default.
     stated = {name: getattr(declared, name) for name in declared.model_fields_set}
     keys = keys_of(FieldDeclaration)

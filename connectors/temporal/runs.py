@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,7 +40,7 @@ from connectors.temporal.connection import Connection
 
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 WORKFLOW_ID_LIMIT = 255 - 37  # A slash and a run id follow it
-MOST_HOPS = 1_000
+MAX_HOPS = 1_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
 MEMO_KEY = "catalogue_execution_id"
@@ -70,7 +70,7 @@ PROGRESS_BYTES = 10_000
 PERCENT_KEYS = ("progress", "percent", "percentage", "progress_percent")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")
 REMEMBERED_SECONDS = 5.0
-LONGEST_CHAIN = 20
+MAX_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
     enums.TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
@@ -112,14 +112,14 @@ async def describe(connection: Connection, run: TemporalRun) -> api.DescribeWork
         return latest
     # Another run has the workflow id now, so the chain must be followed.
     run_id = run.first_run_id
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         answer = await _describe(connection, run.workflow_id, run_id)
         if answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_RUNNING:
             return answer
         event = await close_event(connection, run.workflow_id, run_id)
         if not (run_id := "" if event is None else continued_as(event)):
             return answer
-    raise InvalidAnswer(f"The run continued as new more than {MOST_HOPS:,} times.")
+    raise InvalidAnswer(f"The run continued as new more than {MAX_HOPS:,} times.")
 
 
 async def _describe(
@@ -221,7 +221,7 @@ def _encoding_of(payload: Payload) -> str:
 
 
 def quoted(text: str) -> str:
-    """As a string literal of Temporal's query language."""
+    """Writes a string literal of Temporal's query language."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -246,7 +246,7 @@ async def list_runs(
 
 
 def _conditions(wanted: RunFilter) -> Iterator[str]:
-    """In Temporal's query language. Raises Rejected for unusable values."""
+    """Yields conditions in Temporal's query language. Raises Rejected for unusable values."""
     if wanted.workflow:
         yield f"WorkflowType = {_value(wanted.workflow)}"
     # `workflow-id/run-id` names one run; any other text is a prefix of workflow ids.
@@ -368,13 +368,8 @@ class Pollers:
 
 def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> RunSnapshot:
     paused = answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_PAUSED
-    return RunSnapshot(
-        state=RunState.RUNNING,
-        progress=progress.percent,
-        progress_message="Paused in Temporal." if paused else progress.message,
-        raw=_raw(answer),
-        **_times(answer),
-    )
+    message = "Paused in Temporal." if paused else progress.message
+    return snapshot_of(answer, RunState.RUNNING, progress=progress.percent, progress_message=message)
 
 
 def ended(
@@ -405,11 +400,8 @@ def ended(
             raise InvalidAnswer(
                 f"The run's last event is {enums.EventType.Name(other)}, which does not end a run."
             )
-    return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
-
-
-def completed_unread(answer: DescribeWorkflowExecutionResponse, error: ConnectorError) -> RunSnapshot:
-    return RunSnapshot(state=RunState.COMPLETED, unread=error, raw=_raw(answer), **_times(answer))
+    seen = snapshot_of(answer, state, output=output, error=error)
+    return replace(seen, raw=seen.raw | raw)
 
 
 def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> str:
@@ -425,16 +417,11 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
 
-def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
+def snapshot_of(answer: DescribeWorkflowExecutionResponse, state: RunState, **said: Any) -> RunSnapshot:
     info = answer.workflow_execution_info
-    created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
     # A chain starts with its first run.
-    return {"created_at": created, "started_at": created, "finished_at": moment(info.close_time)}
-
-
-def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
-    info = answer.workflow_execution_info
-    return {
+    created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
+    raw = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
         "first_run_id": run_of(info).first_run_id,
@@ -447,6 +434,14 @@ def _raw(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
             for activity in answer.pending_activities[:20]
         ],
     }
+    return RunSnapshot(
+        state=state,
+        created_at=created,
+        started_at=created,
+        finished_at=moment(info.close_time),
+        raw=raw,
+        **said,
+    )
 
 
 async def progress_of(
@@ -497,7 +492,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:
-    """From the latest heartbeat, else from an activity that is retried."""
+    """Reads the latest heartbeat, else an activity that is retried."""
     beating = [activity for activity in answer.pending_activities if activity.heartbeat_details.payloads]
     if beating:
         latest = max(beating, key=lambda activity: activity.last_heartbeat_time.ToDatetime(UTC))
@@ -563,7 +558,7 @@ def failure_as_json(failure: Failure) -> dict[str, Any]:
 
 
 def _chain(failure: Failure) -> Iterator[Failure]:
-    for _ in range(LONGEST_CHAIN):
+    for _ in range(MAX_CHAIN):
         yield failure
         if not failure.HasField("cause"):
             return
@@ -571,7 +566,7 @@ def _chain(failure: Failure) -> Iterator[Failure]:
 
 
 def _words_of_link(link: Failure) -> tuple[str, bool]:
-    """Its description, and whether it only locates the next link."""
+    """Returns its description, and whether it only locates the next link."""
     match link.WhichOneof("failure_info"):
         case "activity_failure_info":
             info = link.activity_failure_info

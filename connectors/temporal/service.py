@@ -25,18 +25,18 @@ from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected,
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, RunState, Started, WorkflowRef
 from connectors.temporal import runs
-from connectors.temporal.config import TemporalConfig
-from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
-from connectors.temporal.settings import (
+from connectors.temporal.config import (
     EXECUTION_ID,
     METADATA_KEY,
     WORKFLOW,
     ServiceSettings,
+    TemporalConfig,
     TemporalSettings,
     placeholders_in,
     settings_of,
 )
+from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
 from telemetry import traces
 
 LEEWAY_SECONDS = 60.0  # Beyond the execution's timeout, for a cancelled run's cleanup
@@ -51,8 +51,7 @@ CONFLICT = {
     "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
 }
 RUNS_PER_PAGE = 500
-MOST_PAGES = 20
-SHORTEST_WAIT_SECONDS = 0.05
+MAX_PAGES = 20
 
 
 class TemporalService:
@@ -107,7 +106,7 @@ class TemporalService:
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        """By workflow id; where that does not follow from the key, among the workflow's runs."""
+        """Looks by workflow id; where that does not follow from the key, among the workflow's runs."""
         settings = settings_of(workflow.metadata)
         try:
             workflow_id = _workflow_id(settings, workflow, arguments, key)
@@ -136,14 +135,14 @@ class TemporalService:
 
     async def _find_listed(self, workflow: WorkflowRef, condition: str, key: UUID) -> Started | None:
         page = b""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             answer = await runs.list_page(self.connection, condition, page_size=RUNS_PER_PAGE, token=page)
             for info in answer.executions:
                 if _was_started_as(info, workflow, key):
                     return _found(info)
             if not (page := answer.next_page_token):
                 return None
-        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to search.")
+        raise InvalidAnswer(f"There are more than {MAX_PAGES * RUNS_PER_PAGE:,} runs to search.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         named = runs.parse_run(run.run_id)
@@ -157,7 +156,7 @@ class TemporalService:
             except ConnectorError as error:
                 if runs.STATES[answer.workflow_execution_info.status][0] is not RunState.COMPLETED:
                     raise
-                return runs.completed_unread(answer, error)
+                return runs.snapshot_of(answer, RunState.COMPLETED, unread=error)
             # The run may have continued as new between the two answers.
             if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
@@ -168,7 +167,7 @@ class TemporalService:
         """Long-poll for the run's end, then `poll`."""
         named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
-        while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
+        while (left := give_up_at - time.monotonic()) > 0.05:
             latest = self._latest.get(named, named.first_run_id)
             event = await runs.close_event(self.connection, named.workflow_id, latest, wait_seconds=left)
             if event is None or not (next_run := runs.continued_as(event)):

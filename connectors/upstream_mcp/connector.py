@@ -1,7 +1,7 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,11 +9,26 @@ from functools import partial
 from typing import Any, ClassVar, Unpack
 from uuid import UUID
 
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import INTERNAL_ERROR
 from mcp_types import version as versions
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import (
+    ADDRESS,
+    LONGEST_ADDRESS,
+    TOO_DEEP,
+    FeatureDefinition,
+    FeatureKind,
+    RejectedDefinition,
+    WorkflowDefinition,
+    address_problem,
+    explain,
+    not_an_object,
+    parse_definition,
+    readable,
+    runs_as_script,
+)
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -28,6 +43,8 @@ from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import (
     Capabilities,
+    Completion,
+    GivenInput,
     Health,
     Progress,
     ReportProgress,
@@ -49,12 +66,10 @@ from connectors.simplified import (
     walk_listing,
 )
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import Era, RequestOptions, TransportFailures
-from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
-from connectors.upstream_mcp.messages import UnusableAnswer
+from connectors.upstream_mcp.messages import CUT, UnusableAnswer
 from connectors.upstream_mcp.run_callers import Questions
-from connectors.upstream_mcp.session import McpSession, OpenTransport
+from connectors.upstream_mcp.session import Era, McpSession, OpenTransport, RequestOptions, TransportFailures
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (
     METADATA_KEY,
@@ -66,11 +81,80 @@ from connectors.upstream_mcp.tools import (
     read_tool,
 )
 
+MAX_FEATURES = 1_000  # Of each kind
+LISTS = {  # The capability, the method, the key of its answer, and that of an entry's identifier
+    FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts", "name"),
+    FeatureKind.RESOURCE: ("resources", "resources/list", "resources", "uri"),
+    FeatureKind.TEMPLATE: ("resources", "resources/templates/list", "resourceTemplates", "uriTemplate"),
+}
+RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
+
+
+async def _refuse_all(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A stateless server asks in its answer, never by requests during the call."""
+    return {key: {"error": {}} for key in requests}
+
+
+def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:
+    """Reads one entry of a server's list. Optional fields that are null count as absent."""
+    if not isinstance(raw, dict):
+        return not_an_object(raw, position=position)
+    given = {key: value for key, value in raw.items() if value is not None}
+    identifier, name = given.get(LISTS[kind][3]), given.get("name")
+    if CUT in raw:
+        reason = TOO_DEEP
+    else:
+        known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())
+        fields = {key: given[key] for key in known if key in given}
+        fields |= {"kind": kind, "id": identifier, "mime_type": given.get("mimeType", "")}
+        fields |= {"icons": given.get("icons"), "size": given.get("size")}
+        try:
+            definition = FeatureDefinition.model_validate(fields)
+        except ValidationError as error:
+            reason = explain(error)
+        else:
+            reason = problem_of(definition)
+            if not reason:
+                return definition
+    return RejectedDefinition(
+        position=position, id=readable(identifier), name=readable(name), reason=f"{kind}: {reason}"
+    )
+
+
+def problem_of(definition: FeatureDefinition) -> str:
+    """Why it cannot be served; empty if it can."""
+    texts = [definition.id, *(argument.name for argument in definition.arguments)]
+    if not all(text.isprintable() for text in texts):
+        return "its name, its address or an argument's name has unprintable characters"
+    names = [argument.name for argument in definition.arguments]
+    if len(set(names)) < len(names):
+        return "two of its arguments have the same name"
+    match definition.kind:
+        case FeatureKind.RESOURCE:
+            return address_problem(definition.id)
+        case FeatureKind.TEMPLATE:
+            return _template_problem(definition.id)
+    return ""
+
+
+def _template_problem(template: str) -> str:
+    # A template that begins with a variable would match the addresses of everything else.
+    if not ADDRESS.fullmatch(template):
+        return "its template does not begin with a scheme, or has characters that a URI cannot have"
+    try:
+        parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
+    except InvalidUriTemplate as error:
+        return f"its template cannot be used: {error}"[:1000]
+    if runs_as_script(template):
+        return "its addresses are scripts"
+    return "" if parsed.variable_names else "its template has no variable"
+
+
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
-MOST_ROUNDS = 20  # Of questions in one call
+MAX_ROUNDS = 20  # Of questions in one call
 PAUSE_SECONDS = 1.0  # Before a round without questions
 PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
-LONGEST_ID = 255
+MAX_ID = 255
 LISTED = {"offered_as": "workflow"}
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
@@ -78,7 +162,7 @@ UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unkn
 TOOLS = Capabilities(can_cancel=True, cancellable_start=True, reports_listing_changes=True, asks_caller=True)
 
 
-class McpConnector(ServerFeatures):
+class McpConnector:
     """Tools, prompts and resources of another MCP server, and the workflows that it lists.
 
     A call of a tool is a run, its result the run's output.
@@ -98,17 +182,20 @@ class McpConnector(ServerFeatures):
         self._with_handshake: McpSession | None = None
         self._tools_with_handshake: frozenset[Any] | None = None
         self._tasks = ServerTasks(self._session)
-        self._listed = ListedWorkflows(config, self._call_tool) if config.lists_workflows else None
+        self._runner: SimplifiedConnector | RunsByTools | None = None
+        if config.lists_workflows:
+            api = config.runs_api
+            self._runner = RunsByTools(config, self._call_tool) if api is None else SimplifiedConnector(api)
 
     def __repr__(self) -> str:
         return f"McpConnector({self._config.url or self._config.command})"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of both kinds: what either can do, and what both guarantee."""
-        if self._listed is None:
+        """Joins both kinds: what either can do, and what both guarantee."""
+        if self._runner is None:
             return replace(TOOLS, has_features=True)
-        listed = self._listed.capabilities
+        listed = self._runner.capabilities
         return Capabilities(
             idempotent_start=TOOLS.idempotent_start and listed.idempotent_start,
             can_find_runs=TOOLS.can_find_runs and listed.can_find_runs,
@@ -120,13 +207,13 @@ class McpConnector(ServerFeatures):
         )
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        listed = self._lister_of(workflow)
-        return TOOLS if listed is None else listed.capabilities
+        runner = self._runner_of(workflow)
+        return TOOLS if runner is None else runner.capabilities
 
-    def _lister_of(self, workflow: WorkflowRef) -> "ListedWorkflows | None":
+    def _runner_of(self, workflow: WorkflowRef) -> "SimplifiedConnector | RunsByTools | None":
         """None for a tool."""
         is_listed = workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
-        return self._listed if is_listed else None
+        return self._runner if is_listed else None
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -140,19 +227,39 @@ class McpConnector(ServerFeatures):
         return f"{answered}; tools on the first page of its list: {len(tools)}."
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        found = self._discover_tools() if self._listed is None else self._discover_both(self._listed)
-        async with aclosing(found):
-            async for item in found:
-                yield item
-
-    async def _discover_both(self, listed: "ListedWorkflows") -> Found:
-        others = [] if self._config.offer == "workflows" else [item async for item in self._discover_tools()]
-        if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
-            async for item in listed.discover():
-                yield item
-            others = [item for item in others if item.id not in listed.tools]
-        for item in others:
+        config, tools = self._config, list[WorkflowDefinition | RejectedDefinition]()
+        if config.offer != "workflows":
+            tools = [item async for item in self._discover_tools()]
+        if self._runner is not None and (
+            config.offer == "workflows" or config.list_tool in {item.id for item in tools}
+        ):
+            async with aclosing(self._discover_listed()) as listed:
+                async for item in listed:
+                    yield item
+            of_listed = {config.list_tool, config.start_tool, config.status_tool, config.cancel_tool}
+            tools = [item for item in tools if item.id not in of_listed]
+        for item in tools:
             yield item
+
+    async def _discover_listed(self) -> Found:
+        items = walk_listing(self._listed_page, listing="The list of workflows", of="workflows")
+        async with aclosing(items):
+            async for position, item in items:
+                theirs = parse_definition(item, position=position)
+                if isinstance(theirs, RejectedDefinition):
+                    yield theirs
+                elif len(ours := PREFIX + theirs.id) > MAX_ID:
+                    reason = f"id: longer than {MAX_ID - len(PREFIX)} characters"
+                    yield RejectedDefinition(position=position, id=theirs.id, name=theirs.name, reason=reason)
+                else:
+                    metadata = theirs.metadata | {METADATA_KEY: LISTED}
+                    yield theirs.model_copy(update={"id": ours, "metadata": metadata})
+
+    async def _listed_page(self, cursor: str, before: int) -> tuple[list[Any], str]:
+        tool = self._config.list_tool
+        result = await self._call_tool(tool, {"cursor": cursor} if cursor else {}, repeatable=True)
+        keys = ["workflows", "items", "data", "results", "result"]
+        return read_listing(read_answer(result, tool=tool), keys, before)
 
     async def _discover_tools(self) -> Found:
         era = await self._session.era()
@@ -171,8 +278,8 @@ class McpConnector(ServerFeatures):
         report: ReportProgress = ignore_progress,
         caller: RunCaller | None = None,
     ) -> Started:
-        if (listed := self._lister_of(workflow)) is not None:
-            return await listed.start(workflow, arguments, key=key)
+        if (runner := self._runner_of(workflow)) is not None:
+            return await runner.start(_as_theirs(workflow), arguments, key=key)
 
         def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
@@ -204,7 +311,7 @@ class McpConnector(ServerFeatures):
     ) -> dict[str, Any]:
         """A call with all its rounds of questions."""
         given: dict[str, Any] = {}
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             answer = await self._call(params | given, session, **options)
             if answer.get("resultType") != "input_required":
                 return answer
@@ -216,7 +323,7 @@ class McpConnector(ServerFeatures):
                 await asyncio.sleep(PAUSE_SECONDS)
             if isinstance(state := answer.get("requestState"), str):
                 given["requestState"] = state
-        raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
+        raise InvalidAnswer(f"The tool asked for input {MAX_ROUNDS} times and did not finish.")
 
     async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
         """The result as received: content, structuredContent, isError. With `repeatable=False`, an error
@@ -232,15 +339,15 @@ class McpConnector(ServerFeatures):
         return answer
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        if (listed := self._lister_of(run.workflow)) is not None:
-            return await listed.poll(run)
+        if (runner := self._runner_of(run.workflow)) is not None:
+            return await runner.poll(replace(run, workflow=_as_theirs(run.workflow)))
         if run.run_id == str(run.key):
             raise NotFound("The answer to this tool call was its result, which the server does not keep.")
         return await self._tasks.poll(run.run_id)
 
     async def cancel(self, run: RunRef) -> None:
-        if (listed := self._lister_of(run.workflow)) is not None:
-            await listed.cancel(run)
+        if (runner := self._runner_of(run.workflow)) is not None:
+            await runner.cancel(replace(run, workflow=_as_theirs(run.workflow)))
         elif run.run_id == str(run.key):
             raise Rejected("The tool call has already ended.")
         else:
@@ -251,8 +358,8 @@ class McpConnector(ServerFeatures):
         self._session.watch()
 
     async def aclose(self) -> None:
-        if self._listed is not None:
-            await self._listed.aclose()
+        if self._runner is not None:
+            await self._runner.aclose()
         for opened in reversed(self._opened):
             await opened.aclose()
 
@@ -345,63 +452,100 @@ class McpConnector(ServerFeatures):
         for listener in self._listeners:
             listener()
 
+    # Prompts and resources
+
+    async def list_features(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        """The first MAX_FEATURES of each kind; a rejected entry reports that there are more."""
+        capabilities = (await self._session.era()).capabilities
+        for kind in LISTS:
+            if LISTS[kind][0] in capabilities:
+                # A server with resources need not know of templates.
+                with suppress(Unsupported):
+                    async for item in self._list_kind(kind):
+                        yield item
+
+    async def _list_kind(self, kind: FeatureKind) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        _, method, key, _ = LISTS[kind]
+        listed = walk_listing(
+            lambda page, _: self._session.page(method, key, page),
+            listing=f"The server's answer to {method}",
+            of=key,
+        )
+        async with aclosing(listed):
+            async for position, raw in listed:
+                if position == MAX_FEATURES:
+                    reason = f"{method} has more than {MAX_FEATURES:,} entries; the others are left out"
+                    yield RejectedDefinition(position=position, id="", name="", reason=reason)
+                    return
+                yield _parse(raw, kind, position=position)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
+        params = {"name": name, "arguments": dict(arguments)}
+        return await self._read("prompts/get", params, name=name, given=given)
+
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
+        try:
+            return await self._read("resources/read", {"uri": uri}, name=uri, given=given)
+        except Rejected as error:
+            if error.details.get("code") == RESOURCE_NOT_FOUND:
+                raise NotFound(error.message, details=error.details) from None
+            raise
+
+    async def complete(
+        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
+    ) -> Completion:
+        """Empty if the server does not support completion."""
+        if "completions" not in (await self._session.era()).capabilities:
+            return Completion()
+        reference = {"type": "ref/resource", "uri": identifier}
+        if kind is FeatureKind.PROMPT:
+            reference = {"type": "ref/prompt", "name": identifier}
+        params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": typed}}
+        if given:
+            params["context"] = {"arguments": dict(given)}
+        answer = await self._session.request("completion/complete", params)
+        found = as_object(answer.get("completion"))
+        values, total = found.get("values"), found.get("total")
+        if not isinstance(values, list):
+            raise InvalidAnswer("The server's answer to completion/complete has no array of values.")
+        return Completion(
+            values=[value for value in values if isinstance(value, str)],
+            total=total if isinstance(total, int) and total >= 0 else None,
+            has_more=found.get("hasMore") is True,
+        )
+
+    async def _read(
+        self, method: str, params: dict[str, Any], *, name: str, given: GivenInput | None
+    ) -> dict[str, Any]:
+        """A server of the handshake era asks during the request, and learns that no user saw the question."""
+        caller = None
+        if given is not None and (await self._session.era()).is_modern:
+            caller = RunCaller(capabilities=given.capabilities, ask=_refuse_all, key=given.caller)
+            params |= {"inputResponses": dict(given.responses)} if given.responses else {}
+            params |= {"requestState": given.state} if given.state is not None else {}
+        try:
+            answer = await self._session.request(method, params, name=name, caller=caller)
+        except Rejected as error:
+            if not (asked := self._questions.pages_to_open(error, given)):
+                raise
+            answer = {}
+        else:
+            kind = answer.get("resultType", "complete")
+            if kind == "complete":
+                return answer
+            if kind != "input_required" or caller is None:
+                reason = f"The server asks for input before it answers {method}"
+                raise Unsupported(f"{reason}, which this client cannot provide.")
+            asked = self._questions.admissible(answer.get("inputRequests") or {}, caller)
+        state = answer.get("requestState") if isinstance(answer.get("requestState"), str) else None
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": state}
+
 
 def _may_have_tools(era: Era) -> bool:
     """A server that declares no capabilities may still have tools."""
     return "tools" in era.capabilities or not {"prompts", "resources"} & era.capabilities.keys()
-
-
-CallTool = Callable[..., Awaitable[dict[str, Any]]]  # See `McpConnector._call_tool`
-
-
-class ListedWorkflows:
-    def __init__(self, config: McpConfig, call: CallTool) -> None:
-        self._config = config
-        self._call = call
-        api = config.runs_api
-        self._runner = RunsByTools(config, call) if api is None else SimplifiedConnector(api)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._runner.capabilities
-
-    @property
-    def tools(self) -> frozenset[str]:
-        """The tools that list and run workflows; they are not workflows themselves."""
-        config = self._config
-        return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
-
-    async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        items = walk_listing(self._page, listing="The list of workflows", of="workflows")
-        async with aclosing(items):
-            async for position, item in items:
-                theirs = parse_definition(item, position=position)
-                if isinstance(theirs, RejectedDefinition):
-                    yield theirs
-                elif len(ours := PREFIX + theirs.id) > LONGEST_ID:
-                    reason = f"id: longer than {LONGEST_ID - len(PREFIX)} characters"
-                    yield RejectedDefinition(position=position, id=theirs.id, name=theirs.name, reason=reason)
-                else:
-                    metadata = theirs.metadata | {METADATA_KEY: LISTED}
-                    yield theirs.model_copy(update={"id": ours, "metadata": metadata})
-
-    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
-        return await self._runner.start(_as_theirs(workflow), arguments, key=key)
-
-    async def poll(self, run: RunRef) -> RunSnapshot:
-        return await self._runner.poll(replace(run, workflow=_as_theirs(run.workflow)))
-
-    async def cancel(self, run: RunRef) -> None:
-        await self._runner.cancel(replace(run, workflow=_as_theirs(run.workflow)))
-
-    async def aclose(self) -> None:
-        await self._runner.aclose()
-
-    async def _page(self, cursor: str, before: int) -> tuple[list[Any], str]:
-        tool = self._config.list_tool
-        result = await self._call(tool, {"cursor": cursor} if cursor else {}, repeatable=True)
-        keys = ["workflows", "items", "data", "results", "result"]
-        return read_listing(read_answer(result, tool=tool), keys, before)
 
 
 def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
@@ -411,7 +555,8 @@ def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
 class RunsByTools:
     """The simplified workflow API, through tool calls."""
 
-    def __init__(self, config: McpConfig, call: CallTool) -> None:
+    def __init__(self, config: McpConfig, call: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+        """`call`: see `McpConnector._call_tool`."""
         self._config = config
         self._call = call
 
@@ -484,7 +629,7 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
 
 
 def _is_unknown(said: Any) -> bool:
-    """By `code` or `status`, in the answer or its `error`."""
+    """Looks at `code` or `status`, in the answer or its `error`."""
     if not isinstance(said, dict):
         return False
     codes = (said.get(key) for key in ("code", "status"))

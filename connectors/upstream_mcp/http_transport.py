@@ -30,32 +30,31 @@ from connectors.network.transport import (
     failure_reason,
     tls_context,
 )
-from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
-from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.messages import UnusableAnswer, is_answer, read_message
+from connectors.upstream_mcp.messages import (
+    FloodGate,
+    TooManyMessages,
+    UnusableAnswer,
+    is_answer,
+    read_message,
+)
 from connectors.upstream_mcp.run_callers import CALL, CALL_PREFIX, CAPABILITY_OF, LOG_MESSAGE
+from connectors.upstream_mcp.session import TransportFailures
 
-MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
-MAX_RETRY_MS = 60_000
 EVENTS = {"content-type": "text/event-stream; charset=utf-8-sig"}  # Always UTF-8, perhaps after a BOM
-NOTIFICATION_SECONDS = 10.0
 MARKED = CAPABILITY_OF.keys() | {LOG_MESSAGE}
 MAY_ASK = ("tools/call", "prompts/get", "resources/read")
 FIRST_STREAM_SECONDS = 1.0
 CALLS = ("tools/call", "tasks/result", "subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
-RESUMING_SECONDS = 15.0  # For resuming a broken stream, as a call may wait for it
 SECONDS_BEFORE_RESUMING = 0.2
 BUSY = (408, 425, 429)  # Statuses that say nothing of the session
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
 NO_SUCH_SESSION = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
-LONG_ENOUGH_SECONDS = 30.0
 
 
 sent_call: ContextVar[str] = ContextVar("sent_call", default="")
@@ -106,12 +105,18 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         self._limits = HttpLimits(
             connect_seconds=min(HttpLimits().connect_seconds, config.request_timeout_seconds),
             max_response_bytes=config.max_response_bytes,
-            max_connections=MAX_CONNECTIONS,
+            max_connections=500,  # Each running call holds one
         )
         is_https = config.url.startswith("https:")
         tls = tls_context(verify=config.verify_tls, ca_file=config.ca_file) if is_https else None
         self._network = GuardedTransport(limits=self._limits, tls=tls)
-        self._authorization = Authorization(config, redactor)
+        self._token = config.bearer_token.get_secret_value()
+        self._credentials: ClientCredentials | None = None
+        if config.oauth_url:
+            limits = HttpLimits.within(config.request_timeout_seconds)
+            self._credentials = ClientCredentials(
+                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
+            )
         self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
         self._report = stream_news
 
@@ -128,14 +133,15 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         }
         try:
             carry_out = self._streams.open if request.method == "GET" else self._network.handle_async_request
-            await self._authorization.add_to(request)
+            await self._authorize(request)
             if SESSION in request.headers and sent.get("method") in MAY_ASK:
                 await self._streams.wait_for_first()
             being_sent.set(exchange)
             response = await carry_out(request)
-            if self._authorization.renews_after(response.status_code):
+            if response.status_code == httpx2.codes.UNAUTHORIZED and self._credentials is not None:
+                self._credentials.forget(self._token)
                 await response.aclose()
-                await self._authorization.add_to(request)
+                await self._authorize(request)
                 being_sent.set(exchange)
                 response = await carry_out(request)
             exchange.status, exchange.headers = response.status_code, response.headers
@@ -150,15 +156,27 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         status = exchange.status if exchange.status >= 400 else 502
         return httpx2.Response(status, json=self._failures.write(failure), request=request)
 
+    async def _authorize(self, request: httpx2.Request) -> None:
+        """Raises ConnectorError without a token; the request is not sent then."""
+        if self._credentials is not None:
+            token = await self._credentials.token()
+            if token != self._token:
+                self._redactor.learn(token)
+                self._token = token
+        if self._token:
+            value = f"{self._config.authorization_scheme} {self._token}".strip()
+            request.headers[self._config.authorization_header] = value
+
     async def aclose(self) -> None:
-        await self._authorization.aclose()
+        if self._credentials is not None:
+            await self._credentials.aclose()
         await self._network.aclose()
 
     def _longest_silence(self, request: httpx2.Request, method: str) -> float | None:
         if request.method == "GET":
             return None
         if request.method != "POST" or method.startswith("notifications/"):
-            return min(NOTIFICATION_SECONDS, self._config.request_timeout_seconds)
+            return min(10.0, self._config.request_timeout_seconds)
         if method == "subscriptions/listen":
             return None
         return self._config.call_timeout_seconds if method in CALLS else self._config.request_timeout_seconds
@@ -244,7 +262,7 @@ class _EventStream(httpx2.AsyncByteStream):
     call_id: str = field(default_factory=sent_call.get)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        gate, can_resume = rate_limits.FloodGate(), False
+        gate, can_resume = FloodGate(), False
         lines = httpx2.Response(200, headers=EVENTS, content=self._lines(), request=self.request)
         try:
             async for event in httpx2.EventSource(lines, max_event_size=self.most):
@@ -261,7 +279,7 @@ class _EventStream(httpx2.AsyncByteStream):
                 yield self._end(self.odd)
         except httpx2.SSEError:
             yield self._end(HttpFailure(self.exchange, problem=_too_large(self.most)))
-        except rate_limits.TooManyMessages:
+        except TooManyMessages:
             problem = "the server sends messages faster than they can be read."
             yield self._end(HttpFailure(self.exchange, problem=problem))
 
@@ -306,10 +324,10 @@ class _EventStream(httpx2.AsyncByteStream):
 
 
 def _as_event(event: httpx2.ServerSentEvent, message: dict[str, Any] | None) -> bytes:
-    """Also without a message: a stream is resumed after the last id."""
+    """Writes it also without a message: a stream is resumed after the last id."""
     fields = [f"id: {event.id}"] if event.id else []
     if event.retry is not None:
-        fields.append(f"retry: {min(max(event.retry, 0), MAX_RETRY_MS)}")
+        fields.append(f"retry: {min(max(event.retry, 0), 60_000)}")
     if message is not None:
         fields.append(f"data: {write_json(message)}")
     return "".join(f"{field}\n" for field in [*fields, ""]).encode()
@@ -350,12 +368,13 @@ class ServerStreams:
         if resumes:
             await asyncio.sleep(SECONDS_BEFORE_RESUMING)
         elif self._opened_at:
-            if began - self._opened_at > LONG_ENOUGH_SECONDS:
+            if began - self._opened_at > 30.0:
                 self._in_a_row = 0
             await self._pause()
         while (response := await self._attempt(request)) is None:
             was_away = True
-            if resumes and time.monotonic() - began > RESUMING_SECONDS:
+            # A call may wait for the broken stream.
+            if resumes and time.monotonic() - began > 15.0:
                 return await self._carry_out(request)
             await self._pause()
         self._opened_at = time.monotonic()
@@ -373,9 +392,7 @@ class ServerStreams:
 
     async def _pause(self) -> None:
         repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
-        await asyncio.sleep(
-            backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-        )
+        await asyncio.sleep(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=60.0))
 
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
         try:
@@ -438,40 +455,3 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
     if exchange.status != 400 or code == INVALID_PARAMS:
         return False
     return bool((NO_SUCH_SESSION if has_session else NOT_BEGUN).search(exchange.words()))
-
-
-class Authorization:
-    """The Authorization header, with a configured token or one by client credentials."""
-
-    def __init__(self, config: McpConfig, redactor: Redactor) -> None:
-        self._header = config.authorization_header
-        self._scheme = config.authorization_scheme
-        self._token = config.bearer_token.get_secret_value()
-        self._redactor = redactor
-        self._credentials: ClientCredentials | None = None
-        if config.oauth_url:
-            limits = HttpLimits.within(config.request_timeout_seconds)
-            self._credentials = ClientCredentials.of(
-                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
-            )
-
-    async def add_to(self, request: httpx2.Request) -> None:
-        """Raises ConnectorError without a token; the request is not sent then."""
-        if self._credentials is not None:
-            token = await self._credentials.token()
-            if token != self._token:
-                self._redactor.learn(token)
-                self._token = token
-        if self._token:
-            request.headers[self._header] = f"{self._scheme} {self._token}".strip()
-
-    def renews_after(self, status: int) -> bool:
-        """Whether to retry with a new token."""
-        if status != httpx2.codes.UNAUTHORIZED or self._credentials is None:
-            return False
-        self._credentials.forget(self._token)
-        return True
-
-    async def aclose(self) -> None:
-        if self._credentials is not None:
-            await self._credentials.aclose()

@@ -16,7 +16,7 @@ from connectors.formats.json import as_object
 from connectors.network.redaction import printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import GivenInput, LogMessage, RunCaller, covers_level
-from connectors.upstream_mcp.rate_limits import Bucket
+from connectors.upstream_mcp.messages import Bucket
 
 ELICIT = "elicitation/create"
 CAPABILITY_OF = {
@@ -31,12 +31,12 @@ CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: the call o
 PAGE = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?", re.IGNORECASE)
 """Without a user name, which people could take for the host."""
 FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
-MOST_AT_ONCE = 10
-MOST_BYTES = 100_000  # Of all questions of a round
+MAX_AT_ONCE = 10
+MAX_BYTES = 100_000  # Of all questions of a round
 CANNOT_ANSWER = "The tool asks for input during the call, which its caller's client cannot provide."
 LOG_MESSAGE = "notifications/message"
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 100, 20  # Passed on to one call; more are dropped
-LONGEST_DATA = 5_000  # Characters of JSON
+MAX_DATA_LENGTH = 5_000  # Characters of JSON
 
 
 def read_error(
@@ -46,7 +46,7 @@ def read_error(
     pages: list[dict[str, str]] = []
     if code == URL_ELICITATION_REQUIRED and isinstance(data, dict):
         asked = data.get("elicitations")
-        for one in map(as_object, asked[:MOST_AT_ONCE] if isinstance(asked, list) else []):
+        for one in map(as_object, asked[:MAX_AT_ONCE] if isinstance(asked, list) else []):
             page = {name: mask(str(one.get(name) or "")) for name in ("elicitationId", "message", "url")}
             if one.get("mode", "url") == "url" and PAGE.fullmatch(page["url"]):
                 words = {name: shorten(printable(text), WORDS_LIMIT) for name, text in page.items()}
@@ -96,7 +96,7 @@ class Questions:
         # Over stdio, requests do not name their call.
         only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         caller = self._calls.get(call_id) if call_id else only
-        is_too_large = len(json.dumps(params)) > MOST_BYTES
+        is_too_large = len(json.dumps(params)) > MAX_BYTES
         if caller is None or is_too_large or not self._can_answer(caller, method, params):
             if method == ELICIT:
                 return {"action": "cancel"}  # No user has seen it
@@ -119,10 +119,10 @@ class Questions:
 
     def admissible(self, requests: Any, caller: RunCaller | None) -> dict[str, dict[str, Any]]:
         """`inputRequests` that the caller's client can answer. Raises Unsupported or InvalidAnswer."""
-        if not isinstance(requests, dict) or len(requests) > MOST_AT_ONCE:
-            raise InvalidAnswer(f"The tool's request for input must have at most {MOST_AT_ONCE} named parts.")
-        if len(json.dumps(requests)) > MOST_BYTES:
-            raise InvalidAnswer(f"The tool's request for input is larger than {MOST_BYTES:,} bytes.")
+        if not isinstance(requests, dict) or len(requests) > MAX_AT_ONCE:
+            raise InvalidAnswer(f"The tool's request for input must have at most {MAX_AT_ONCE} named parts.")
+        if len(json.dumps(requests)) > MAX_BYTES:
+            raise InvalidAnswer(f"The tool's request for input is larger than {MAX_BYTES:,} bytes.")
         asked: dict[str, dict[str, Any]] = {}
         for key, given in requests.items():
             request = as_object(given)
@@ -196,8 +196,8 @@ class CallLogs:
             return False
         params = mask(params)
         data, logger = params.get("data"), params.get("logger")
-        if len(text := json.dumps(data, ensure_ascii=False)) > LONGEST_DATA:
-            data = shorten(data if isinstance(data, str) else text, LONGEST_DATA)
+        if len(text := json.dumps(data, ensure_ascii=False)) > MAX_DATA_LENGTH:
+            data = shorten(data if isinstance(data, str) else text, MAX_DATA_LENGTH)
         name = shorten(printable(logger), 200) if isinstance(logger, str) else ""
         caller.log(LogMessage(level=params["level"], data=data, logger=name))
         return True

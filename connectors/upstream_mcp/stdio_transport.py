@@ -23,10 +23,9 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Outc
 from connectors.formats.json import UnreadableJSON
 from connectors.network.policy import allowed_stdio_command
 from connectors.network.redaction import Redactor, printable, shorten
-from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig, variables
-from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.messages import UnusableAnswer, read_message
+from connectors.upstream_mcp.messages import FloodGate, TooManyMessages, UnusableAnswer, read_message
+from connectors.upstream_mcp.session import TransportFailures
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 CHUNK_BYTES = 65_536
@@ -89,7 +88,7 @@ async def open_stdio(
 
 
 async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport]:
-    """As asyncio.create_subprocess_exec, which does not return the transport."""
+    """Works like asyncio.create_subprocess_exec, which does not return the transport."""
     line, loop = command_line(config), asyncio.get_running_loop()
     try:
         pipes, protocol = await loop.subprocess_exec(
@@ -117,8 +116,8 @@ async def _read_messages(
     failures: TransportFailures,
 ) -> None:
     assert process.stdout is not None
-    gate, reader_gone = rate_limits.FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
-    with contextlib.suppress(rate_limits.TooManyMessages, ConnectionError):
+    gate, reader_gone = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
+    with contextlib.suppress(TooManyMessages, ConnectionError):
         async with to_us:
             while chunk := await process.stdout.read(CHUNK_BYTES):
                 for line in lines.feed(chunk):
@@ -134,7 +133,7 @@ async def _read_messages(
 
 
 def _read(line: "bytes | _TooLong", failures: TransportFailures) -> dict[str, Any] | None:
-    """The message, or the failure that its answer is; None for what is neither."""
+    """Returns the message, or the failure that its answer is; None for what is neither."""
     if isinstance(line, _TooLong):
         return failures.write(line, request_id=line.request_id)
     try:

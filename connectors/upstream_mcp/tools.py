@@ -13,10 +13,9 @@ from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected,
 from connectors.formats.json import as_object, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
-from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.messages import CUT
 from connectors.upstream_mcp.run_callers import read_error
-from connectors.upstream_mcp.session import McpSession
+from connectors.upstream_mcp.session import TASKS_EXTENSION, Era, McpSession
 
 INVALID_PARAMS = -32602
 STATES = {
@@ -59,7 +58,7 @@ def created_task(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def read_task(task: dict[str, Any]) -> RunSnapshot:
-    """Without its result. Raises InvalidAnswer for an unknown state."""
+    """Reads a task without its result. Raises InvalidAnswer for an unknown state."""
     state = STATES.get(str(task.get("status")))
     if state is None:
         shown = printable(shorten(str(task.get("status")), 50))
@@ -168,7 +167,7 @@ class ServerTasks:
 def read_tool(
     tool: Any, *, position: int, needs_headers: bool = False
 ) -> WorkflowDefinition | RejectedDefinition:
-    """One entry of `tools/list`; `needs_headers`: the server expects some arguments as headers."""
+    """Reads one entry of `tools/list`; `needs_headers`: the server expects some arguments as headers."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
     if CUT in tool:

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
+
+from tests.connectors.lathe import QuietHandler, served
 
 SECONDS = {"complete": 0.02, "fail": 0.02, "last": 600.0}
 REASON = "The tea went cold."
@@ -95,11 +96,7 @@ def _body_of(content: bytes, content_type: str) -> Any:
 
 @contextmanager
 def serving(engine: JobEngine) -> Iterator[JobEngine]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
-        wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
-
+    class Handler(QuietHandler):
         def _reply(self) -> None:
             content = self.rfile.read(int(self.headers.get("content-length", 0)))
             url = urlsplit(self.path)
@@ -110,35 +107,21 @@ def serving(engine: JobEngine) -> Iterator[JobEngine]:
             with engine.lock:
                 engine.asked.append(asked)
                 code, told = engine.answer(asked)
-            self.send_response(code)
+            headers = {}
             if isinstance(told, Moved):
-                self.send_header("location", told.to)
-                told = None
+                headers["location"], told = told.to, None
             if isinstance(told, Busy):
-                self.send_header("retry-after", str(told.seconds))
+                headers["retry_after"] = str(told.seconds)
                 told = {"message": "API rate limit exceeded."}
             is_text = isinstance(told, Text)
-            self.send_header("content-type", "text/plain" if is_text else "application/json")
-            body = b"" if told is None else told.encode() if is_text else json.dumps(told).encode()
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            content = b"" if told is None else told.encode() if is_text else json.dumps(told).encode()
+            content_type = "text/plain" if is_text else "application/json"
+            self.send(code, content, content_type=content_type, **headers)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _reply  # noqa: N815
 
-        def log_message(self, *given: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    engine.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with served(Handler) as engine.port:
         yield engine
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def moment(seconds: float) -> str | None:

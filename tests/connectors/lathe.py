@@ -8,13 +8,16 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
-from uuid import uuid4
+from uuid import UUID, uuid4
+
+from connectors.protocol import Connector, WorkflowRef
+from connectors.testing import EngineHarness, Sample
 
 SECONDS = {"turn": 0.02, "break": 0.02, "polish": 600.0}
 JOBS = [
@@ -23,6 +26,7 @@ JOBS = [
 ]
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 Answer = tuple[int, Any]
+WRONG_TOKEN = "wrong-token-fedcba9876543210"
 
 
 @dataclass
@@ -143,40 +147,25 @@ class Lathe:
         return 200, {}
 
 
-@contextmanager
-def running_lathe(*, is_open: bool = False) -> Iterator[Lathe]:
-    lathe = Lathe(is_open=is_open)
+class QuietHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
+    wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
-        wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
+    def send(self, code: int, body: bytes, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def _reply(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            let_in = lathe.is_open or self.headers.get("authorization") == f"Bearer {lathe.token}"
-            key = self.headers.get("idempotency-key", "")
-            refusal: Answer = (401, {"error": "Who are you?"})
-            code, told = lathe.answer(self.command, self.path, key) if let_in else refusal
-            body = json.dumps(told).encode()
-            self.send_response(code)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_DELETE = _reply  # noqa: N815
-
-        def log_message(self, *given: Any) -> None: ...
-
-    with ExitStack() as serving:
-        lathe.port, lathe.second_port = (serving.enter_context(_served(Handler)) for _ in range(2))
-        yield lathe
+    def log_message(self, *given: Any) -> None: ...
 
 
 @contextmanager
-def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """Its port."""
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a server with this handler."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -187,6 +176,44 @@ def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def running_lathe(*, is_open: bool = False) -> Iterator[Lathe]:
+    lathe = Lathe(is_open=is_open)
+
+    class Handler(QuietHandler):
+        def _reply(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            let_in = lathe.is_open or self.headers.get("authorization") == f"Bearer {lathe.token}"
+            key = self.headers.get("idempotency-key", "")
+            refusal: Answer = (401, {"error": "Who are you?"})
+            code, told = lathe.answer(self.command, self.path, key) if let_in else refusal
+            self.send(code, json.dumps(told).encode(), content_type="application/json")
+
+        do_GET = do_POST = do_DELETE = _reply  # noqa: N815
+
+    with served(Handler) as lathe.port, served(Handler) as lathe.second_port:
+        yield lathe
+
+
+class LatheHarness(EngineHarness):
+    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
+    output = {"pieces": 3}
+    failing = Sample(WorkflowRef(id="break", name="break"), {})
+    failure = "The chisel broke."
+    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
+    secrets = frozenset({Lathe.token, WRONG_TOKEN})
+
+    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
+        self.kind = kind
+        self.lathe = lathe
+
+    def unknown_run_id(self) -> str:
+        return uuid4().hex
+
+    def runs_started_with(self, key: UUID) -> int:
+        return sum(run.key == str(key) for run in self.lathe.runs.values())
 
 
 def _moment(seconds: float) -> str:

@@ -5,7 +5,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -42,12 +42,11 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample
-from tests.connectors.lathe import Lathe, running_lathe
+from connectors.testing import ConnectorContract, EngineHarness, Interaction
+from tests.connectors.lathe import WRONG_TOKEN, Lathe, LatheHarness, running_lathe
 
 STATES = {"turning": RunState.RUNNING, "done": RunState.COMPLETED}
 STATES |= {"failed": RunState.FAILED, "stopped": RunState.CANCELLED}
-WRONG_TOKEN = "wrong-token-fedcba9876543210"
 
 
 class LatheConfig(BaseModel):
@@ -215,20 +214,10 @@ def moment(text: Any) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-class LatheHarness(EngineHarness):
-    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
-    output = {"pieces": 3}
-    failing = Sample(WorkflowRef(id="break", name="break"), {})
-    failure = "The chisel broke."
-    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
-    secrets = frozenset({Lathe.token, WRONG_TOKEN})
+class WholeLatheHarness(LatheHarness):
     query = Interaction("speed", answer=1200)
     signal = Interaction("faster")
     ports = 2
-
-    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
-        self.kind = kind
-        self.lathe = lathe
 
     def connector(self) -> Connector:
         return self._connector([self.lathe.port, self.lathe.second_port], Lathe.token, 10.0)
@@ -239,12 +228,6 @@ class LatheHarness(EngineHarness):
     def connector_at_ports(self, ports: Sequence[int]) -> Connector:
         return self._connector(ports, Lathe.token, 0.2)
 
-    def runs_started_with(self, key: UUID) -> int:
-        return sum(run.key == str(key) for run in self.lathe.runs.values())
-
-    def unknown_run_id(self) -> str:
-        return uuid4().hex
-
     async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
         return self.lathe.runs[run.run_id].speed == 1300
 
@@ -254,7 +237,7 @@ class LatheHarness(EngineHarness):
         return self.kind(LatheConfig.model_validate(settings))
 
 
-class OpenLatheHarness(LatheHarness):
+class OpenLatheHarness(WholeLatheHarness):
     """A server that lets everyone in, and whose answers are all of them right."""
 
     has_credentials = False
@@ -265,7 +248,7 @@ class OpenLatheHarness(LatheHarness):
         raise AssertionError("there are none")
 
 
-class HastyLatheHarness(LatheHarness):
+class HastyLatheHarness(WholeLatheHarness):
     """For mutants: what does not come soon never comes."""
 
     deadline_seconds = 0.3
@@ -286,7 +269,7 @@ def open_lathe() -> Iterator[Lathe]:
 class TestFaultless(ConnectorContract):
     @pytest.fixture
     def harness(self, lathe: Lathe) -> EngineHarness:
-        return LatheHarness(FaultlessConnector, lathe)
+        return WholeLatheHarness(FaultlessConnector, lathe)
 
 
 class TestFaultlessWithoutCredentials(ConnectorContract):
@@ -305,13 +288,56 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def breaks(test: str) -> Any:
+def breaks(test: str, *kinds: type[Any]) -> Any:
+    """Notes that these classes, or the decorated one, fail the test."""
+
     def note(kind: type[Any]) -> type[Any]:
         assert inspect.iscoroutinefunction(getattr(ConnectorContract, test)), test
+        assert kind.__name__ not in MUTANTS
         MUTANTS[kind.__name__] = Mutant(kind, test)
         return kind
 
+    for kind in kinds:
+        note(kind)
     return note
+
+
+def having(name: str, **members: Any) -> type[Any]:
+    return type(name, (FaultlessConnector,), members)
+
+
+def telling(name: str, method: str, change: Callable[[Any], Any]) -> type[Any]:
+    """A connector whose method returns something else."""
+    ours = getattr(FaultlessConnector, method)
+
+    async def later(self: Any, *given: Any, **named: Any) -> Any:
+        return change(await ours(self, *given, **named))
+
+    def now(self: Any, *given: Any, **named: Any) -> Any:
+        return change(ours(self, *given, **named))
+
+    return having(name, **{method: later if inspect.iscoroutinefunction(ours) else now})
+
+
+def taking(name: str, method: str, error: type[ConnectorError], instead: Any = None) -> type[Any]:
+    """A connector whose method raises or returns something else than this error."""
+    ours = getattr(FaultlessConnector, method)
+
+    async def changed(self: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return await ours(self, *given, **named)
+        except error as caught:
+            if isinstance(instead, type):
+                raise instead(caught.message) from None
+        return instead
+
+    def read(self: Any, *given: Any) -> Any:
+        try:
+            return ours(self, *given)
+        except error:
+            return instead
+
+    return having(name, **{method: changed if inspect.iscoroutinefunction(ours) else read})
 
 
 class TestMutants(ConnectorContract):
@@ -331,6 +357,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("mutant", names)
 
 
+RUNNING = RunSnapshot(state=RunState.RUNNING)
+
+
+async def nothing(self: Any, *given: Any) -> None: ...
+
+
+async def only_look(self: Any, run: RunRef, *given: Any) -> None:
+    await self.poll(run)
+
+
 # The class.
 
 
@@ -345,35 +381,30 @@ class ReadableConfig(LatheConfig):
     token: Any
 
 
-@breaks("test_credentials_are_settings_that_are_stored_encrypted")
-class TokenStoredAsItIs(FaultlessConnector):
-    Config = ReadableConfig
-
-
 @breaks("test_a_source_can_have_this_class_as_its_connector")
 class StartThatTakesNoReport(FaultlessConnector):
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await super().start(workflow, arguments, key=key)
 
 
-@breaks("test_what_the_capabilities_promise_has_its_method")
-class QueriesPromisedWithoutMethod(FaultlessConnector):
-    query = None
-
+breaks(
+    "test_credentials_are_settings_that_are_stored_encrypted",
+    having("TokenStoredAsItIs", Config=ReadableConfig),
+)
+breaks(
+    "test_what_the_capabilities_promise_has_its_method", having("QueriesPromisedWithoutMethod", query=None)
+)
 
 # The listing.
 
-
-@breaks("test_check_of_a_good_engine_is_ok_and_timed")
-class UntimedCheck(FaultlessConnector):
-    async def check(self) -> Health:
-        return replace(await super().check(), latency_seconds=None)
-
-
-@breaks("test_discovery_finds_the_engines_workflows")
-class LastWorkflowLeftOut(FaultlessConnector):
-    async def _jobs(self) -> list[Any]:
-        return (await super()._jobs())[:-1]
+breaks(
+    "test_check_of_a_good_engine_is_ok_and_timed",
+    telling("UntimedCheck", "check", lambda health: replace(health, latency_seconds=None)),
+)
+breaks(
+    "test_discovery_finds_the_engines_workflows",
+    telling("LastWorkflowLeftOut", "_jobs", lambda jobs: jobs[:-1]),
+)
 
 
 @breaks("test_a_listing_that_is_garbage_is_no_empty_listing")
@@ -384,19 +415,18 @@ class KeyErrorOnListing(FaultlessConnector):
 
 
 @breaks("test_a_listing_that_is_garbage_is_no_empty_listing")
-class EveryListingTaken(FaultlessConnector):
-    async def _jobs(self) -> list[Any]:
-        answer = await self._client.request_json("GET", "/jobs")
-        return answer if isinstance(answer, list) else []
-
-
-@breaks("test_a_listing_that_is_garbage_is_no_empty_listing")
 class JobsInAnObjectTaken(FaultlessConnector):
     async def _jobs(self) -> list[Any]:
         answer = await self._client.request_json("GET", "/jobs")
         if isinstance(answer, dict) and isinstance(answer.get("jobs"), list):
             return [{"id": job["name"], "name": job["name"]} for job in answer["jobs"]]
         return await super()._jobs()
+
+
+breaks(
+    "test_a_listing_that_is_garbage_is_no_empty_listing",
+    taking("EveryListingTaken", "_jobs", InvalidAnswer, []),
+)
 
 
 @breaks("test_check_of_an_engine_that_answers_with_garbage_never_raises")
@@ -413,15 +443,6 @@ class CheckOfTheStatusAlone(FaultlessConnector):
 
 
 # Starts and their keys.
-
-
-@breaks("test_an_unknown_workflow_cannot_be_started")
-class RefusedStartTaken(FaultlessConnector):
-    async def start(self, workflow: WorkflowRef, *given: Any, **named: Any) -> Started:
-        try:
-            return await super().start(workflow, *given, **named)
-        except NotFound:
-            return Started(run_id="none")
 
 
 @breaks("test_one_key_starts_one_run_or_nothing_is_promised")
@@ -451,106 +472,66 @@ class OneKeyForAll(FaultlessConnector):
 
 
 @breaks("test_a_start_whose_answer_is_garbage_has_an_unknown_outcome")
-class UnreadableStartIsAnInvalidAnswer(FaultlessConnector):
-    async def start(self, *given: Any, **named: Any) -> Started:
-        try:
-            return await super().start(*given, **named)
-        except OutcomeUnknown as error:
-            raise InvalidAnswer(error.message) from None
-
-
-@breaks("test_a_start_whose_answer_is_garbage_has_an_unknown_outcome")
 class KeyErrorOnStart(FaultlessConnector):
     def _read_started(self, answer: Any) -> Started:
         return Started(run_id=answer["id"], raw=answer)
 
 
-@breaks("test_a_start_without_an_answer_has_an_unknown_outcome")
-class UnansweredStartIsUnreachable(FaultlessConnector):
-    async def start(self, *given: Any, **named: Any) -> Started:
-        try:
-            return await super().start(*given, **named)
-        except OutcomeUnknown as error:
-            raise Unreachable(error.message) from None
-
-
-@breaks("test_an_engine_that_is_down_is_unreachable_and_nothing_was_started")
-class UnreachableStartIsOfUnknownOutcome(FaultlessConnector):
-    async def start(self, *given: Any, **named: Any) -> Started:
-        try:
-            return await super().start(*given, **named)
-        except Unreachable as error:
-            raise OutcomeUnknown(error.message) from None
-
-
-@breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
-class NothingIsEverFound(FaultlessConnector):
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        await super().find_run(workflow, arguments, key=key)
-        return None
+breaks(
+    "test_an_unknown_workflow_cannot_be_started",
+    taking("RefusedStartTaken", "start", NotFound, Started(run_id="none")),
+)
+breaks(
+    "test_a_start_whose_answer_is_garbage_has_an_unknown_outcome",
+    taking("UnreadableStartIsAnInvalidAnswer", "start", OutcomeUnknown, InvalidAnswer),
+)
+breaks(
+    "test_a_start_without_an_answer_has_an_unknown_outcome",
+    taking("UnansweredStartIsUnreachable", "start", OutcomeUnknown, Unreachable),
+)
+breaks(
+    "test_an_engine_that_is_down_is_unreachable_and_nothing_was_started",
+    taking("UnreachableStartIsOfUnknownOutcome", "start", Unreachable, OutcomeUnknown),
+)
 
 
 @breaks("test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported")
 class AnyRunIsFound(FaultlessConnector):
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
+    async def find_run(self, workflow: WorkflowRef, *given: Any, **named: Any) -> Started | None:
         runs, _ = await self._runs(f"?job={workflow.id}")
         return self._read_started(runs[0]) if runs else None
 
 
 @breaks("test_the_key_of_another_workflows_run_finds_nothing")
 class LookupThatIgnoresTheWorkflow(FaultlessConnector):
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        return await super().find_run(WorkflowRef(id="", name=""), arguments, key=key)
+    async def find_run(self, workflow: WorkflowRef, *given: Any, **named: Any) -> Started | None:
+        return await super().find_run(WorkflowRef(id="", name=""), *given, **named)
 
 
-@breaks("test_a_lookup_without_an_answer_never_says_that_there_is_no_run")
-class UnansweredLookupFindsNothing(FaultlessConnector):
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        try:
-            return await super().find_run(workflow, arguments, key=key)
-        except Unreachable:
-            return None
-
-
-@breaks("test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none")
-class UnreadableLookupFindsNothing(FaultlessConnector):
-    async def find_run(
-        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
-    ) -> Started | None:
-        try:
-            return await super().find_run(workflow, arguments, key=key)
-        except InvalidAnswer:
-            return None
-
+breaks(
+    "test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported",
+    telling("NothingIsEverFound", "find_run", lambda found: None),
+)
+breaks(
+    "test_a_lookup_without_an_answer_never_says_that_there_is_no_run",
+    taking("UnansweredLookupFindsNothing", "find_run", Unreachable),
+)
+breaks(
+    "test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none",
+    taking("UnreadableLookupFindsNothing", "find_run", InvalidAnswer),
+)
 
 # Following a run.
 
-
-@breaks("test_poll_accepts_what_start_returned_and_reaches_the_result")
-class WholeAnswerAsOutput(FaultlessConnector):
-    async def _output(self, run: RunRef) -> Any:
-        return {"result": await super()._output(run)}
-
-
-@breaks("test_all_that_is_recorded_of_a_run_is_json")
-class ObjectInTheRawAnswer(FaultlessConnector):
-    def _read_run(self, answer: Any) -> RunSnapshot:
-        return replace(super()._read_run(answer), raw={"answer": object()})
-
-
-@breaks("test_all_that_is_recorded_of_a_run_is_json")
-class ListAsTheRawAnswerToAStart(FaultlessConnector):
-    async def start(self, *given: Any, **named: Any) -> Started:
-        started = await super().start(*given, **named)
-        return replace(started, raw=[started.raw])
+breaks(
+    "test_poll_accepts_what_start_returned_and_reaches_the_result",
+    telling("WholeAnswerAsOutput", "_output", lambda output: {"result": output}),
+)
+breaks(
+    "test_all_that_is_recorded_of_a_run_is_json",
+    telling("ObjectInTheRawAnswer", "_read_run", lambda seen: replace(seen, raw={"answer": object()})),
+    telling("ListAsTheRawAnswerToAStart", "start", lambda started: replace(started, raw=[started.raw])),
+)
 
 
 @breaks("test_a_failed_run_is_failed_with_the_engines_reason")
@@ -561,22 +542,18 @@ class StatusOfTheOutputIgnored(FaultlessConnector):
         return RunSnapshot(state=RunState.COMPLETED, output=answer.body.decode())
 
 
-@breaks("test_a_failed_run_is_failed_with_the_engines_reason")
-class FailureWithoutReason(FaultlessConnector):
-    def _read_run(self, answer: Any) -> RunSnapshot:
-        return replace(super()._read_run(answer), error="")
-
-
-@breaks("test_a_completed_run_says_when_it_ran")
-class NoMomentOfTheStart(FaultlessConnector):
-    def _read_run(self, answer: Any) -> RunSnapshot:
-        return replace(super()._read_run(answer), started_at=None)
-
-
-@breaks("test_a_run_that_goes_on_is_running")
-class RunningRunHasEnded(FaultlessConnector):
-    def _read_run(self, answer: Any) -> RunSnapshot:
-        return replace(super()._read_run(answer), finished_at=datetime.now(UTC))
+breaks(
+    "test_a_failed_run_is_failed_with_the_engines_reason",
+    telling("FailureWithoutReason", "_read_run", lambda seen: replace(seen, error="")),
+)
+breaks(
+    "test_a_completed_run_says_when_it_ran",
+    telling("NoMomentOfTheStart", "_read_run", lambda seen: replace(seen, started_at=None)),
+)
+breaks(
+    "test_a_run_that_goes_on_is_running",
+    telling("RunningRunHasEnded", "_read_run", lambda seen: replace(seen, finished_at=datetime.now(UTC))),
+)
 
 
 @breaks("test_waiting_ends_with_the_run_or_when_the_time_is_up")
@@ -584,16 +561,7 @@ class WaitThatOnlyLooks(FaultlessConnector):
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         """As if the look always came before the end: on a slow machine it may not."""
         looked = await self.poll(run)
-        return RunSnapshot(state=RunState.RUNNING) if looked.state is RunState.COMPLETED else looked
-
-
-@breaks("test_an_unknown_run_is_not_found")
-class UnknownRunGoesOn(FaultlessConnector):
-    async def poll(self, run: RunRef) -> RunSnapshot:
-        try:
-            return await super().poll(run)
-        except NotFound:
-            return RunSnapshot(state=RunState.RUNNING)
+        return RUNNING if looked.state is RunState.COMPLETED else looked
 
 
 @breaks("test_a_poll_without_an_answer_is_unreachable")
@@ -609,68 +577,33 @@ class TypeErrorOnStatus(FaultlessConnector):
         return RunSnapshot(state=STATES[answer["state"]], started_at=moment(answer.get("started")))
 
 
-@breaks("test_a_status_that_is_garbage_is_an_invalid_answer")
-class UnknownStateGoesOn(FaultlessConnector):
-    def _read_run(self, answer: Any) -> RunSnapshot:
-        try:
-            return super()._read_run(answer)
-        except InvalidAnswer:
-            return RunSnapshot(state=RunState.RUNNING)
-
+breaks("test_an_unknown_run_is_not_found", taking("UnknownRunGoesOn", "poll", NotFound, RUNNING))
+breaks(
+    "test_a_status_that_is_garbage_is_an_invalid_answer",
+    taking("UnknownStateGoesOn", "_read_run", InvalidAnswer, RUNNING),
+)
 
 # Ending a run.
 
-
-@breaks("test_cancel_ends_a_run_or_is_unsupported")
-class CancelDoesNothing(FaultlessConnector):
-    async def cancel(self, run: RunRef) -> None:
-        await self.poll(run)
-
-
-@breaks("test_cancel_ends_a_run_or_is_unsupported")
-class UnpromisedCancelDoesNothing(CancelDoesNothing):
-    capabilities = replace(CAPABILITIES, can_cancel=False)
-
-
-@breaks("test_a_run_that_has_ended_cannot_be_cancelled")
-class CancelTooLateIgnored(FaultlessConnector):
-    async def cancel(self, run: RunRef) -> None:
-        try:
-            await super().cancel(run)
-        except Rejected:
-            return
-
-
-@breaks("test_an_unknown_run_cannot_be_cancelled")
-class CancelOfUnknownRunIgnored(FaultlessConnector):
-    async def cancel(self, run: RunRef) -> None:
-        try:
-            await super().cancel(run)
-        except NotFound:
-            return
-
-
-@breaks("test_terminate_ends_a_run_or_is_unsupported")
-class TerminateDoesNothing(FaultlessConnector):
-    async def terminate(self, run: RunRef) -> None:
-        await self.poll(run)
-
-
-@breaks("test_terminate_ends_a_run_or_is_unsupported")
-class TerminateTooLateIgnored(FaultlessConnector):
-    async def terminate(self, run: RunRef) -> None:
-        try:
-            await super().terminate(run)
-        except Rejected:
-            return
-
-
-@breaks("test_terminate_ends_a_run_or_is_unsupported")
-class UnpromisedTerminateDoesNothing(FaultlessConnector):
-    capabilities = replace(CAPABILITIES, terminates_after_seconds=None)
-
-    async def terminate(self, run: RunRef) -> None:
-        return
+breaks(
+    "test_cancel_ends_a_run_or_is_unsupported",
+    having("CancelDoesNothing", cancel=only_look),
+    having(
+        "UnpromisedCancelDoesNothing", cancel=only_look, capabilities=replace(CAPABILITIES, can_cancel=False)
+    ),
+)
+breaks("test_a_run_that_has_ended_cannot_be_cancelled", taking("CancelTooLateIgnored", "cancel", Rejected))
+breaks("test_an_unknown_run_cannot_be_cancelled", taking("CancelOfUnknownRunIgnored", "cancel", NotFound))
+breaks(
+    "test_terminate_ends_a_run_or_is_unsupported",
+    having("TerminateDoesNothing", terminate=only_look),
+    taking("TerminateTooLateIgnored", "terminate", Rejected),
+    having(
+        "UnpromisedTerminateDoesNothing",
+        terminate=nothing,
+        capabilities=replace(CAPABILITIES, terminates_after_seconds=None),
+    ),
+)
 
 
 @breaks("test_garbage_in_answer_to_a_command_is_no_error_of_pythons")
@@ -680,22 +613,12 @@ class KeyErrorOnCancel(FaultlessConnector):
         answer["id"]
 
 
-@breaks("test_garbage_in_answer_to_a_command_is_no_error_of_pythons")
-class UnreadableSignalIsUnreachable(FaultlessConnector):
-    async def signal(self, *given: Any) -> None:
-        try:
-            await super().signal(*given)
-        except OutcomeUnknown as error:
-            raise Unreachable(error.message) from None
-
+breaks(
+    "test_garbage_in_answer_to_a_command_is_no_error_of_pythons",
+    taking("UnreadableSignalIsUnreachable", "signal", OutcomeUnknown, Unreachable),
+)
 
 # Queries, signals, lists.
-
-
-@breaks("test_a_run_answers_a_query_or_queries_are_unsupported")
-class QueryWithoutAnswer(FaultlessConnector):
-    async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
-        await super().query(run, name, arguments)
 
 
 @breaks("test_a_run_answers_a_query_or_queries_are_unsupported")
@@ -704,44 +627,16 @@ class UnknownQueryAnswered(FaultlessConnector):
         return await super().query(run, "speed", arguments)
 
 
-@breaks("test_a_run_hears_a_signal_or_signals_are_unsupported")
-class SignalNotSent(FaultlessConnector):
-    async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
-        await self.poll(run)
-
-
-@breaks("test_a_run_hears_a_signal_or_signals_are_unsupported")
-class SignalTooLateIgnored(FaultlessConnector):
-    async def signal(self, *given: Any) -> None:
-        try:
-            await super().signal(*given)
-        except Rejected:
-            return
-
-
 @breaks("test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported")
 class FilterIgnored(FaultlessConnector):
     async def list_runs(self, wanted: RunFilter, **named: Any) -> RunPage:
         return await super().list_runs(RunFilter(run=wanted.run), **named)
 
 
-@breaks("test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported")
-class ListedUnderAnotherKey(FaultlessConnector):
-    def _read_listed(self, run: dict[str, Any]) -> ListedRun:
-        return replace(super()._read_listed(run), key=uuid4())
-
-
 @breaks("test_runs_are_listed_in_pages_the_latest_first")
 class CursorIgnored(FaultlessConnector):
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         return await super().list_runs(wanted, page_size=page_size)
-
-
-@breaks("test_runs_are_listed_in_pages_the_latest_first")
-class EldestFirst(FaultlessConnector):
-    async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        page = await super().list_runs(wanted, page_size=page_size, cursor=cursor)
-        return replace(page, runs=page.runs[::-1])
 
 
 @breaks("test_a_list_of_runs_that_is_garbage_is_no_empty_list")
@@ -751,22 +646,25 @@ class KeyErrorOnListOfRuns(FaultlessConnector):
         return answer["runs"], answer["next"]
 
 
+breaks(
+    "test_a_run_answers_a_query_or_queries_are_unsupported",
+    telling("QueryWithoutAnswer", "query", lambda answer: None),
+)
+breaks(
+    "test_a_run_hears_a_signal_or_signals_are_unsupported",
+    having("SignalNotSent", signal=only_look),
+    taking("SignalTooLateIgnored", "signal", Rejected),
+)
+breaks(
+    "test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported",
+    telling("ListedUnderAnotherKey", "_read_listed", lambda run: replace(run, key=uuid4())),
+)
+breaks(
+    "test_runs_are_listed_in_pages_the_latest_first",
+    telling("EldestFirst", "list_runs", lambda page: replace(page, runs=page.runs[::-1])),
+)
+
 # Credentials.
-
-
-@breaks("test_check_with_wrong_credentials_says_so_instead_of_raising")
-class HealthyWhateverItSays(FaultlessConnector):
-    async def check(self) -> Health:
-        return replace(await super().check(), ok=True)
-
-
-@breaks("test_wrong_credentials_are_rejected_by_every_call")
-class RefusedCredentialsAreUnreachable(FaultlessConnector):
-    async def poll(self, run: RunRef) -> RunSnapshot:
-        try:
-            return await super().poll(run)
-        except Rejected as error:
-            raise Unreachable(error.message) from None
 
 
 @breaks("test_no_secret_shows_in_errors_logs_or_reprs")
@@ -789,3 +687,13 @@ class SecretInContextOfErrors(FaultlessConnector):
             return await super().start(*given, **named)
         except ConnectorError as error:
             raise error from RuntimeError(f"sent: {self._config.token.get_secret_value()}")
+
+
+breaks(
+    "test_check_with_wrong_credentials_says_so_instead_of_raising",
+    telling("HealthyWhateverItSays", "check", lambda health: replace(health, ok=True)),
+)
+breaks(
+    "test_wrong_credentials_are_rejected_by_every_call",
+    taking("RefusedCredentialsAreUnreachable", "poll", Rejected, Unreachable),
+)

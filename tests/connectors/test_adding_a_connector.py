@@ -6,23 +6,22 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError
 
 from connectors.errors import InvalidAnswer
-from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
+from connectors.protocol import Connector, RunRef, RunSnapshot, RunState
 from connectors.registry import connector_class, forget_connectors
-from connectors.testing import ConnectorContract, EngineHarness, Sample
+from connectors.testing import ConnectorContract, EngineHarness
 from tests.catalogue.test_commands import run
-from tests.connectors.lathe import Lathe, running_lathe
+from tests.connectors.lathe import WRONG_TOKEN, Lathe, LatheHarness, running_lathe
 from tests.connectors.scripted import ScriptedEngine, replies
 from tests.packages import declare_package
 from tests.processes import ROOT
 
 TEMPLATE = (ROOT / "connectors" / "testing" / "package" / "connector.py.txt").read_text(encoding="utf-8")
-WRONG_TOKEN = "wrong-token-fedcba9876543210"
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +42,7 @@ def lathe() -> Iterator[Lathe]:
         yield running
 
 
-class LatheHarness(EngineHarness):
-    completing = Sample(WorkflowRef(id="turn", name="turn"), {})
-    output = {"pieces": 3}
-    failing = Sample(WorkflowRef(id="break", name="break"), {})
-    failure = "The chisel broke."
-    lasting = Sample(WorkflowRef(id="polish", name="polish"), {})
-    secrets = frozenset({Lathe.token, WRONG_TOKEN})
-
-    def __init__(self, kind: type[Connector], lathe: Lathe) -> None:
-        self.kind = kind
-        self.lathe = lathe
-
+class HarnessOfThePage(LatheHarness):
     def connector(self) -> Connector:
         return self._connector(self.lathe.port, Lathe.token, 10.0)
 
@@ -64,12 +52,6 @@ class LatheHarness(EngineHarness):
     def connector_at(self, port: int) -> Connector:
         return self._connector(port, Lathe.token, 0.5)
 
-    def unknown_run_id(self) -> str:
-        return uuid4().hex
-
-    def runs_started_with(self, key: UUID) -> int:
-        return sum(run.key == str(key) for run in self.lathe.runs.values())
-
     def _connector(self, port: int, token: str, seconds: float) -> Connector:
         settings = {"base_url": f"http://127.0.0.1:{port}", "token": token, "seconds": seconds}
         return self.kind(self.kind.Config.model_validate(settings))
@@ -78,7 +60,7 @@ class LatheHarness(EngineHarness):
 class TestConnectorOfThePage(ConnectorContract):
     @pytest.fixture
     def harness(self, connector_of_the_page: type[Connector], lathe: Lathe) -> EngineHarness:
-        return LatheHarness(connector_of_the_page, lathe)
+        return HarnessOfThePage(connector_of_the_page, lathe)
 
 
 @asynccontextmanager

@@ -9,7 +9,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -36,6 +37,7 @@ from connectors.network.redaction import Redactor, words_of
 from connectors.network.transport import HttpLimits, retry_after
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import (
+    Behaviour,
     Received,
     ScriptedEngine,
     replies,
@@ -50,6 +52,18 @@ FAST = HttpLimits(connect_seconds=0.2, read_seconds=0.2, total_seconds=0.2)
 
 def client_of(engine: ScriptedEngine, **settings: Any) -> EngineClient:
     return EngineClient(base_url=engine.base_url, **settings)
+
+
+@asynccontextmanager
+async def connected(
+    behave: Behaviour, *, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[tuple[ScriptedEngine, EngineClient]]:
+    async with ScriptedEngine(behave, tls=tls) as engine:
+        client = client_of(engine, **settings)
+        try:
+            yield engine, client
+        finally:
+            await client.aclose()
 
 
 def resolver(*answers: list[str]) -> tuple[Callable[..., Any], list[str]]:
@@ -192,49 +206,43 @@ async def test_proxies_from_the_environment_are_ignored(monkeypatch: pytest.Monk
     """E6: a variable does not divert credentials."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with ScriptedEngine(replies(200, [])) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, [])) as (_, client):
         assert await client.request_json("GET", "/list") == []
-        await client.aclose()
 
 
 async def test_connections_are_reused() -> None:
     """E7: polling does not connect anew each time."""
-    async with ScriptedEngine(replies(200, [])) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, [])) as (engine, client):
         for _ in range(3):
             await client.request_json("GET", "/list")
-        await client.aclose()
     assert [request.connection for request in engine.received] == [1, 1, 1]
 
 
 async def test_a_start_that_found_no_free_connection_did_not_happen() -> None:
     """B1, B7: waiting in our own pool is not the engine's silence."""
-    async with ScriptedEngine(stays_silent_after()) as engine:
-        limits = HttpLimits(connect_seconds=0.1, read_seconds=5, total_seconds=5, max_connections=1)
-        client = client_of(engine, limits=limits)
+    limits = HttpLimits(connect_seconds=0.1, read_seconds=5, total_seconds=5, max_connections=1)
+    async with connected(stays_silent_after(), limits=limits) as (engine, client):
         first = asyncio.create_task(client.request_json("GET", "/status"))
         await engine.asked.wait()
         with pytest.raises(Unreachable, match="all 1 connections to the engine stayed busy"):
             await client.request_json("POST", "/start", body={}, repeatable=False)
         first.cancel()
-        await client.aclose()
     assert [request.target for request in engine.received] == ["/status"]
 
 
 async def test_the_deadline_covers_the_whole_request() -> None:
     """A7.2: no engine can hold a caller longer than configured."""
-    async with ScriptedEngine(stays_silent_after()) as engine:
-        client = client_of(engine, limits=HttpLimits(read_seconds=60, total_seconds=0.1))
+    async with connected(stays_silent_after(), limits=HttpLimits(read_seconds=60, total_seconds=0.1)) as (
+        _,
+        client,
+    ):
         with pytest.raises(OutcomeUnknown, match=r"within 0\.1 s"):
             await client.request_json("POST", "/start", body={}, repeatable=False)
-        await client.aclose()
 
 
 async def test_a_cancelled_caller_gives_its_connection_back() -> None:
     """A7.5: resources are freed when a caller goes away."""
-    async with ScriptedEngine(stays_silent_after()) as engine:
-        client = client_of(engine, limits=HttpLimits(max_connections=1))
+    async with connected(stays_silent_after(), limits=HttpLimits(max_connections=1)) as (engine, client):
         call = asyncio.create_task(client.request_json("GET", "/status"))
         await engine.asked.wait()
         call.cancel()
@@ -242,14 +250,12 @@ async def test_a_cancelled_caller_gives_its_connection_back() -> None:
             await call
         engine.behave = replies(200, [])
         assert await client.request_json("GET", "/status") == []
-        await client.aclose()
 
 
 @pytest.mark.parametrize("is_used", [True, False])
 async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used: bool) -> None:
     """A7.5: a process that ends closes its connections, whatever still has a request to send."""
-    async with ScriptedEngine(replies(200, [])) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, [])) as (engine, client):
         if is_used:
             await client.request_json("GET", "/list")
         await client.aclose()
@@ -260,8 +266,7 @@ async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used: bool) ->
 
 async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_happen() -> None:
     """B1, B7."""
-    async with ScriptedEngine(stays_silent_after()) as engine:
-        client = client_of(engine, limits=HttpLimits(max_connections=1))
+    async with connected(stays_silent_after(), limits=HttpLimits(max_connections=1)) as (engine, client):
         first = asyncio.create_task(client.request_json("GET", "/status"))
         await engine.asked.wait()
         second = asyncio.create_task(client.request_json("POST", "/start", body={}, repeatable=False))
@@ -277,25 +282,23 @@ async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_h
 @pytest.mark.parametrize(("size", "fits"), [(1_000, True), (1_001, False)])
 async def test_an_answer_may_have_exactly_the_size_allowed(size: int, fits: bool) -> None:
     """B8: the limit is on bytes, to the byte."""
-    async with ScriptedEngine(replies(200, b'"' + b"x" * (size - 2) + b'"')) as engine:
-        client = client_of(engine, limits=HttpLimits(max_response_bytes=1_000))
+    async with connected(
+        replies(200, b'"' + b"x" * (size - 2) + b'"'), limits=HttpLimits(max_response_bytes=1_000)
+    ) as (_, client):
         if fits:
             assert len(await client.request_json("GET", "/list")) == 998
         else:
             with pytest.raises(InvalidAnswer, match="larger than 1,000 bytes"):
                 await client.request_json("GET", "/list")
-        await client.aclose()
 
 
 async def test_a_success_need_not_be_json_where_its_content_does_not_matter() -> None:
     """A7.5: a cancel counts whatever the engine says to it."""
-    async with ScriptedEngine(replies(202, "no JSON", content_type="text/plain")) as engine:
-        client = client_of(engine)
+    async with connected(replies(202, "no JSON", content_type="text/plain")) as (engine, client):
         await client.request("POST", "/cancel")
         engine.behave = replies(409, "no JSON", content_type="text/plain")
         with pytest.raises(Rejected, match="409 Conflict: no JSON"):
             await client.request("POST", "/cancel")
-        await client.aclose()
 
 
 # --- credentials and headers ---
@@ -311,22 +314,18 @@ def test_a_header_that_http_does_not_allow_is_refused_without_its_value(value: s
 
 async def test_arguments_that_are_no_json_are_not_sent() -> None:
     """A2.5: nothing runs on arguments that cannot be written down."""
-    async with ScriptedEngine(replies(200, {})) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, {})) as (engine, client):
         with pytest.raises(Rejected, match="not sent"):
             await client.request_json("POST", "/start", body={"x": float("nan")}, repeatable=False)
-        await client.aclose()
     assert engine.received == []
 
 
 async def test_queries_stay_out_of_messages() -> None:
     """E6: a token in a link is not shown."""
     token = "hunter" * 2
-    async with ScriptedEngine(replies(404)) as engine:
-        client = client_of(engine)
+    async with connected(replies(404)) as (_, client):
         with pytest.raises(NotFound, match="GET /list: ") as caught:
             await client.request_json("GET", f"/list?token={token}")
-        await client.aclose()
     assert token not in everything_told_by(caught.value)
 
 
@@ -342,11 +341,11 @@ async def test_a_secret_in_a_header_is_masked_before_anything_is_cut_off(
     status: int, headers: dict[str, str]
 ) -> None:
     """E6: no part of a key is shown either."""
-    async with ScriptedEngine(replies(status, "no JSON", **headers)) as engine:
-        client = client_of(engine, secrets=["hunter2hunter2", "hunter2?hunter2"])
+    async with connected(
+        replies(status, "no JSON", **headers), secrets=["hunter2hunter2", "hunter2?hunter2"]
+    ) as (_, client):
         with pytest.raises(InvalidAnswer) as caught:
             await client.request_json("GET", "/list")
-        await client.aclose()
     assert "hunter2" not in f"{caught.value.message} {caught.value.details}"
 
 
@@ -373,11 +372,9 @@ async def test_a_secret_in_a_message_is_masked_whatever_it_is_escaped_for(escape
     """E6: and whether the message is a text with markup or JSON."""
     echo = ESCAPES[escape](ODD_KEY)
     for body in (f"<h1>Refused</h1>{echo}", json.dumps({"error": echo})):
-        async with ScriptedEngine(replies(401, body)) as engine:
-            client = client_of(engine, secrets=[ODD_KEY])
+        async with connected(replies(401, body), secrets=[ODD_KEY]) as (_, client):
             with pytest.raises(Rejected) as caught:
                 await client.request_json("GET", "/list")
-            await client.aclose()
         assert "***" in caught.value.message
         assert not re.search("hunter|3VudG|aHVu", f"{caught.value.message} {caught.value.details}")
 
@@ -386,11 +383,9 @@ async def test_no_part_of_a_secret_remains_where_a_page_is_cut_off() -> None:
     """E6: markup takes most of what is looked at."""
     for markup in range(3_980, 4_000):
         page = f"{'<p>' * 1_320}{' ' * (markup - 3_960)}hunter2hunter2"
-        async with ScriptedEngine(replies(401, page)) as engine:
-            client = client_of(engine, secrets=["hunter2hunter2"])
+        async with connected(replies(401, page), secrets=["hunter2hunter2"]) as (_, client):
             with pytest.raises(Rejected) as caught:
                 await client.request_json("GET", "/list")
-            await client.aclose()
         assert "hunt" not in caught.value.message
 
 
@@ -406,10 +401,8 @@ async def test_a_secret_in_a_result_is_masked() -> None:
     """E6: an engine that echoes our headers does not hand the key to agents."""
     key = "abc/def+ghi=0123456789"
     echo = {"output": {f"x {key}": [f"Api-Key {key}", 7, None]}, "plain": "abc"}
-    async with ScriptedEngine(replies(200, json.dumps(echo).replace("/", "\\/"))) as engine:
-        client = client_of(engine, secrets=[key])
+    async with connected(replies(200, json.dumps(echo).replace("/", "\\/")), secrets=[key]) as (_, client):
         answer = await client.request_json("GET", "/status")
-        await client.aclose()
     assert answer == {"output": {"x ***": ["Api-Key ***", 7, None]}, "plain": "abc"}
 
 
@@ -557,20 +550,16 @@ def server_tls(certificate: Path) -> ssl.SSLContext:
 
 async def test_an_unknown_authority_is_refused(server_tls: ssl.SSLContext) -> None:
     """E6: TLS is verified unless an admin says otherwise; nothing was sent."""
-    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
-        client = client_of(engine, limits=FAST)
+    async with connected(replies(200, []), tls=server_tls, limits=FAST) as (engine, client):
         with pytest.raises(Unreachable, match="certificate verify failed"):
             await client.request_json("POST", "/start", repeatable=False)
-        await client.aclose()
     assert engine.received == []
 
 
 async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContext, certificate: Path) -> None:
     """B4: a CA file makes a private engine reachable."""
-    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
-        client = client_of(engine, ca_file=str(certificate))
+    async with connected(replies(200, []), tls=server_tls, ca_file=str(certificate)) as (_, client):
         assert await client.request_json("GET", "/list") == []
-        await client.aclose()
 
 
 @pytest.mark.parametrize(
@@ -589,15 +578,13 @@ async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
     trusted = join(tmp_path / "authorities.pem", outdated, certificate)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(outdated)
-    async with ScriptedEngine(replies(200, []), tls=context) as engine:
-        client = client_of(engine, ca_file=str(trusted))
+    async with connected(replies(200, []), tls=context, ca_file=str(trusted)) as (engine, client):
         with pytest.raises(Unreachable) as refused:
             await client.request_json("GET", "/list")
         refusal = f"Could not connect to 127.0.0.1:{engine.port}: certificate verify failed: {reason}."
         assert re.fullmatch(refusal, refused.value.message)
         context.load_cert_chain(certificate)
         assert await client.request_json("GET", "/list") == []
-        await client.aclose()
 
 
 async def test_an_engine_without_tls_is_said_to_fail_in_tls() -> None:
@@ -616,10 +603,8 @@ async def test_an_engine_without_tls_is_said_to_fail_in_tls() -> None:
 
 async def test_verification_can_be_switched_off(server_tls: ssl.SSLContext) -> None:
     """B4: for tests only, and only on purpose."""
-    async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
-        client = client_of(engine, verify_tls=False)
+    async with connected(replies(200, []), tls=server_tls, verify_tls=False) as (_, client):
         assert await client.request_json("GET", "/list") == []
-        await client.aclose()
 
 
 async def test_what_one_client_trusts_another_does_not(server_tls: ssl.SSLContext, certificate: Path) -> None:
@@ -648,15 +633,13 @@ def test_an_engine_with_tls_is_used_on_the_event_loop_of_web_processes(server_tl
     uvloop = pytest.importorskip("uvloop", reason="not for Windows")
 
     async def talk() -> list[int]:
-        async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
-            client = client_of(engine, verify_tls=False)
+        async with connected(replies(200, []), tls=server_tls, verify_tls=False) as (engine, client):
             for size in (1, 2_000_000):
                 await client.request_json("GET", "/list")
                 assert await client.request_json("POST", "/start", body={"text": "x" * size}) == []
             engine.behave = stays_silent_after()
             with pytest.raises(Unreachable, match=r"within 0\.1 s"):
                 await client.exchange("GET", "/list", repeatable=True, seconds=0.1)
-            await client.aclose()
         assert len(engine.received[3].json["text"]) == 2_000_000
         return [request.connection for request in engine.received]
 
@@ -680,11 +663,12 @@ LIST = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\
 
 async def test_an_interim_answer_is_passed_over() -> None:
     """RFC 9110: any number of them may come before the answer."""
-    async with ScriptedEngine(sends(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 2 + LIST)) as engine:
-        client = client_of(engine)
+    async with connected(sends(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 2 + LIST)) as (
+        engine,
+        client,
+    ):
         for _ in range(2):
             assert await client.request_json("GET", "/list") == []
-        await client.aclose()
     assert [request.connection for request in engine.received] == [1, 1]
 
 
@@ -720,42 +704,34 @@ async def test_what_an_engine_sends_unasked_answers_nobody(is_read: bool) -> Non
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 async def test_a_request_whose_connection_breaks_is_not_sent_again(method: str) -> None:
     """B8: also where HTTP calls the method idempotent, and on a connection that has been used before."""
-    async with ScriptedEngine(replies(200, [])) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, [])) as (engine, client):
         await client.request_json("GET", "/list")
         engine.behave = sends_and_hangs_up()
         with pytest.raises(OutcomeUnknown, match="the connection broke"):
             await client.request_json(method, "/start", repeatable=False)
-        await client.aclose()
     assert [request.target for request in engine.received] == ["/list", "/start"]
 
 
 async def test_an_answer_may_have_many_headers_and_long_ones() -> None:
     """Gateways add cookies and policies of ten kilobytes."""
     headers = {f"x_{number}": "a" for number in range(500)} | {"content_security_policy": "b" * 20_000}
-    async with ScriptedEngine(replies(200, [], **headers)) as engine:
-        client = client_of(engine)
+    async with connected(replies(200, [], **headers)) as (_, client):
         answer = await client.exchange("GET", "/list", repeatable=True)
-        await client.aclose()
     assert len(answer.headers) > 500
     assert len(answer.headers["content-security-policy"]) == 20_000
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
-    async with ScriptedEngine(sends_and_hangs_up(b"HTTP/1.1 200 OK\r\n\r\n[1,\n 2]")) as engine:
-        client = client_of(engine)
+    async with connected(sends_and_hangs_up(b"HTTP/1.1 200 OK\r\n\r\n[1,\n 2]")) as (engine, client):
         for _ in range(2):
             assert await client.request_json("GET", "/list") == [1, 2]
-        await client.aclose()
     assert [request.connection for request in engine.received] == [1, 2]
 
 
 async def test_an_answer_to_head_has_no_body_whatever_length_it_names() -> None:
-    async with ScriptedEngine(sends(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n")) as engine:
-        client = client_of(engine)
+    async with connected(sends(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n")) as (_, client):
         answer = await client.exchange("HEAD", "/list", repeatable=True)
         assert (answer.status, answer.body) == (200, b"")
-        await client.aclose()
 
 
 @pytest.mark.parametrize(
@@ -768,19 +744,15 @@ async def test_an_answer_to_head_has_no_body_whatever_length_it_names() -> None:
 )
 async def test_an_answer_whose_end_is_not_certain_is_none(raw: bytes) -> None:
     """B8: a start may have happened then."""
-    async with ScriptedEngine(sends_and_hangs_up(raw)) as engine:
-        client = client_of(engine)
+    async with connected(sends_and_hangs_up(raw)) as (_, client):
         with pytest.raises(OutcomeUnknown, match="the connection broke"):
             await client.request_json("POST", "/start", body={}, repeatable=False)
-        await client.aclose()
 
 
 async def test_callers_that_wait_for_a_connection_get_it_in_turn() -> None:
-    async with ScriptedEngine(replies(200, [])) as engine:
-        client = client_of(engine, limits=HttpLimits(max_connections=1))
+    async with connected(replies(200, []), limits=HttpLimits(max_connections=1)) as (engine, client):
         targets = [f"/list/{number}" for number in range(5)]
         await asyncio.gather(*(client.request_json("GET", target) for target in targets))
-        await client.aclose()
     assert [(request.target, request.connection) for request in engine.received] == [
         (target, 1) for target in targets
     ]

@@ -56,6 +56,12 @@ async def client_of(api: ScriptedEngine, **settings: Any) -> AsyncIterator[Engin
         yield client
 
 
+@contextlib.asynccontextmanager
+async def connected(behave: Behaviour, **settings: Any) -> AsyncIterator[tuple[ScriptedEngine, EngineClient]]:
+    async with ScriptedEngine(behave) as api, client_of(api, **settings) as client:
+        yield api, client
+
+
 async def ask(
     client: EngineClient, method: str = "GET", target: str = "/start?a=1", **changes: Any
 ) -> Answer:
@@ -81,10 +87,7 @@ def told(request: Received) -> str:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_a_safe_request_follows_every_redirect(status: int, method: str) -> None:
     """C5.1: on the same origin with everything, its credentials once."""
-    async with (
-        ScriptedEngine(pages({"/start": (status, "/end?b=2#part"), "/end": (200, "")})) as api,
-        client_of(api) as client,
-    ):
+    async with connected(pages({"/start": (status, "/end?b=2#part"), "/end": (200, "")})) as (api, client):
         answer = await ask(client, method)
     assert (answer.status, answer.url) == (200, f"{api.base_url}/end")
     assert [request.method for request in api.received] == [method, method]
@@ -126,10 +129,7 @@ async def test_a_location_may_be_written_in_every_way(location: str, arrives_at:
 
 async def test_after_a_303_the_result_is_fetched() -> None:
     """C5.1: as GET and without the body; whatever comes of it, the request was carried out."""
-    async with (
-        ScriptedEngine(pages({"/start": (303, "/done"), "/done": (404, "gone")})) as api,
-        client_of(api) as client,
-    ):
+    async with connected(pages({"/start": (303, "/done"), "/done": (404, "gone")})) as (api, client):
         answer = await ask(client, "POST")
     assert (answer.status, answer.carried_out) == (404, True)
     second = api.received[1]
@@ -140,10 +140,7 @@ async def test_after_a_303_the_result_is_fetched() -> None:
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_request_that_changes_something_is_repeated_on_its_own_origin(status: int) -> None:
     """C5.1: with the same method and body."""
-    async with (
-        ScriptedEngine(pages({"/start": (status, "/v2"), "/v2": (201, "")})) as api,
-        client_of(api) as client,
-    ):
+    async with connected(pages({"/start": (status, "/v2"), "/v2": (201, "")})) as (api, client):
         answer = await ask(client, "POST")
     assert (answer.status, answer.carried_out) == (201, False)
     assert [(request.method, request.body) for request in api.received] == [("POST", b'{"n": 1}')] * 2
@@ -260,10 +257,7 @@ async def test_a_name_behind_a_redirect_is_judged_by_its_address(monkeypatch: py
 
 async def test_a_circle_of_redirects_ends_in_words() -> None:
     """C5.3: after five."""
-    async with (
-        ScriptedEngine(pages({"/start": (302, "/other"), "/other": (302, "/start")})) as api,
-        client_of(api) as client,
-    ):
+    async with connected(pages({"/start": (302, "/other"), "/other": (302, "/start")})) as (api, client):
         answer = await ask(client)
     assert len(api.received) == 6
     assert answer.not_followed == (
@@ -274,7 +268,7 @@ async def test_a_circle_of_redirects_ends_in_words() -> None:
 @pytest.mark.parametrize("status", [300, 304, 305, 306])
 async def test_other_answers_with_an_address_are_answers(status: int) -> None:
     """C5.2: so is a redirect that names no address, or one that nobody wanted followed."""
-    async with ScriptedEngine(replies(status, location="/end")) as api, client_of(api) as client:
+    async with connected(replies(status, location="/end")) as (api, client):
         assert (await ask(client)).not_followed == ""
         api.behave = replies(302)
         assert (await ask(client)).not_followed == ""
@@ -294,17 +288,16 @@ async def test_the_time_limit_covers_all_redirects() -> None:
         writer.write(response(302, location="/next"))
 
     limits = HttpLimits(read_seconds=60, total_seconds=0.35)
-    async with ScriptedEngine(behave) as api, client_of(api, limits=limits) as client:
+    async with connected(behave, limits=limits) as (_, client):
         with pytest.raises(Unreachable, match=r"GET /next: no complete response within 0\.35 s"):
             await ask(client)
 
 
 async def test_the_body_of_a_redirect_is_read_with_a_limit() -> None:
     """B8: it is of no use to anybody."""
-    async with (
-        ScriptedEngine(replies(302, b"x" * 5_000, location="/end")) as api,
-        client_of(api, limits=HttpLimits(max_response_bytes=1_000)) as client,
-    ):
+    async with connected(
+        replies(302, b"x" * 5_000, location="/end"), limits=HttpLimits(max_response_bytes=1_000)
+    ) as (api, client):
         with pytest.raises(InvalidAnswer, match="larger than 1,000 bytes"):
             await ask(client)
     assert len(api.received) == 6
@@ -315,10 +308,7 @@ async def test_a_failure_after_a_redirect_tells_if_something_happened(method: st
     """C5.3: a POST that was sent on with 303 was carried out, although its result cannot be fetched."""
     async with ScriptedEngine(replies(200, {})) as gone:
         pass
-    async with (
-        ScriptedEngine(replies(303, location=f"{gone.base_url}/end?secret=1")) as api,
-        client_of(api) as client,
-    ):
+    async with connected(replies(303, location=f"{gone.base_url}/end?secret=1")) as (_, client):
         with pytest.raises(error, match="connection refused") as caught:
             await ask(client, method)
     assert KEY not in everything_told_by(caught.value)

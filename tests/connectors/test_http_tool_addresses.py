@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from connectors.errors import Misconfigured
+from connectors.http_tools.connector import HttpConfig
 from connectors.network.client import EngineClient
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, AllowedHosts, http_tool_addresses
+from connectors.network.transport import HttpLimits
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
 from tests.connectors.scripted import ScriptedEngine, replies
@@ -227,10 +229,13 @@ async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch: pytest.Mon
     """C9, E2: nor is a client secret sent where HTTP tools may not go."""
     async with ScriptedEngine(replies(200, {"access_token": "t"})) as authority:
         names(monkeypatch, **{"login.example.com": [[LOCAL]]})
+        config = HttpConfig(
+            base_url="http://api.example.com", oauth_client_id="us", oauth_client_secret=SecretStr("hunter2")
+        )
         credentials = ClientCredentials(
+            config,
             url=f"http://login.example.com:{authority.port}/token",
-            client_id="us",
-            client_secret=SecretStr("hunter2"),
+            limits=HttpLimits(),
             policy=http_tool_addresses(),
         )
         with pytest.raises(Misconfigured, match=r"No access token.*a loopback address: not contacted"):

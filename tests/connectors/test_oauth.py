@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,11 +56,15 @@ def clock() -> Clock:
 @pytest.fixture
 async def credentials(url: TokenUrl, clock: Clock) -> AsyncIterator[ClientCredentials]:
     async with ScriptedEngine(url.behave) as server:
+        config = SimpleNamespace(
+            oauth_client_id="catalogue",
+            oauth_client_secret=SecretStr(SECRET),
+            oauth_audience="",
+            oauth_scope="runs",
+        )
         made = ClientCredentials(
+            config,
             url=f"{server.base_url}/oauth2/token",
-            client_id="catalogue",
-            client_secret=SecretStr(SECRET),
-            scope="runs",
             limits=HttpLimits(connect_seconds=1, read_seconds=1, total_seconds=1),
             now=clock,
         )

@@ -9,7 +9,7 @@ import pytest
 
 from catalogue.schemas import check_arguments
 from connectors.errors import Rejected
-from connectors.http_tools.media_types import is_json
+from connectors.http_tools.request import is_json
 from tests.connectors.openapi import request_of, sent_by, the_refusal, the_tool, with_operation
 
 TEXT = {"type": "string"}

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.prefect.connector import PAUSES_FOR_LOGS, PrefectConfig, PrefectConnector
+from connectors.prefect import PAUSES_FOR_LOGS, PrefectConfig, PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
 
@@ -59,8 +59,8 @@ BUSY = Status(503)
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.prefect.connector.FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("connectors.prefect.connector.PAUSES_FOR_LOGS", (0.01,) * len(PAUSES_FOR_LOGS))
+    monkeypatch.setattr("connectors.prefect.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("connectors.prefect.PAUSES_FOR_LOGS", (0.01,) * len(PAUSES_FOR_LOGS))
 
 
 @asynccontextmanager

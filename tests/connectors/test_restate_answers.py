@@ -12,7 +12,7 @@ import pytest
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import RunRef, RunState, WorkflowRef
-from connectors.restate.connector import RestateConfig, RestateConnector
+from connectors.restate import RestateConfig, RestateConnector
 from connectors.testing import closing
 from tests.connectors.scripted import Received, ScriptedEngine, response
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, Misconfigured, OutcomeUnknown, Rejected, Unsupported
-from connectors.protocol import RunRef, RunState, WorkflowRef
+from connectors.protocol import RunRef, RunState, Started, WorkflowRef
 from connectors.simplified import SimplifiedConfig, SimplifiedConnector, read_snapshot, read_started
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response, routes
@@ -133,6 +133,14 @@ async def test_an_id_that_would_change_the_path_is_not_sent(id_: str) -> None:
 LOOKUP = "/runs?of={workflow_id}&key={key}"
 
 
+async def found_for(answer: Any, status: int = 200) -> Started | None:
+    async with (
+        ScriptedEngine(replies(status, answer)) as engine,
+        connected(engine, run_lookup_path=LOOKUP) as connector,
+    ):
+        return await connector.find_run(REPORT, {}, key=KEY)
+
+
 async def test_a_lookup_is_sent_as_configured_and_the_start_carries_the_key() -> None:
     """B10: without the promise of an idempotency header, the key goes into a header of its own."""
     request = await sent(
@@ -189,22 +197,14 @@ def test_a_lookup_that_could_not_work_is_refused(settings: dict[str, str], why: 
 )
 async def test_a_run_is_found_in_every_usual_answer_to_a_lookup(answer: Any) -> None:
     """B10."""
-    async with (
-        ScriptedEngine(replies(200, answer)) as engine,
-        connected(engine, run_lookup_path=LOOKUP) as connector,
-    ):
-        found = await connector.find_run(REPORT, {}, key=KEY)
+    found = await found_for(answer)
     assert found is not None and found.run_id == RUN.run_id
 
 
 async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id() -> None:
     """B10."""
     answer = [{"id": RUN.run_id, "correlation_id": "2724_8f496b6a"}]
-    async with (
-        ScriptedEngine(replies(200, answer)) as engine,
-        connected(engine, run_lookup_path=LOOKUP) as connector,
-    ):
-        found = await connector.find_run(REPORT, {}, key=KEY)
+    found = await found_for(answer)
     assert found is not None and found.correlation_id == "2724_8f496b6a"
 
 
@@ -213,11 +213,7 @@ async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id() -> Non
 )
 async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status: int, answer: Any) -> None:
     """B10."""
-    async with (
-        ScriptedEngine(replies(status, answer)) as engine,
-        connected(engine, run_lookup_path=LOOKUP) as connector,
-    ):
-        assert await connector.find_run(REPORT, {}, key=KEY) is None
+    assert await found_for(answer, status) is None
 
 
 @pytest.mark.parametrize(
@@ -235,12 +231,8 @@ async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status: int, ans
 )
 async def test_an_answer_that_leaves_it_open_is_an_error_and_not_a_none(answer: Any) -> None:
     """A5.2: an engine that ignores the key must not make us follow a stranger's run, or start another."""
-    async with (
-        ScriptedEngine(replies(200, answer)) as engine,
-        connected(engine, run_lookup_path=LOOKUP) as connector,
-    ):
-        with pytest.raises(InvalidAnswer):
-            await connector.find_run(REPORT, {}, key=KEY)
+    with pytest.raises(InvalidAnswer):
+        await found_for(answer)
 
 
 # --- listing ---
@@ -390,7 +382,7 @@ async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: so many workflows are an error and not silently a part of them."""
-    monkeypatch.setattr("connectors.simplified.MOST_WORKFLOWS", 3)
+    monkeypatch.setattr("connectors.simplified.MAX_WORKFLOWS", 3)
     async with ScriptedEngine(replies(200, listed("1", "2", "3"))) as engine:
         assert len(await discovered(engine)) == 3
         engine.behave = replies(200, listed("1", "2", "3", "4"))

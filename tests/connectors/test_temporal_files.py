@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from catalogue.schemas import check_input_schema
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import read_document, write_document
-from connectors.temporal.config import Declared, TemporalConfig, list_declared, read_definitions, read_file
-from connectors.temporal.settings import settings_of
+from connectors.temporal.config import (
+    Declared,
+    TemporalConfig,
+    list_declared,
+    read_definitions,
+    read_file,
+    settings_of,
+)
 from tests.thoroughness import examples
 
 DOCUMENT = Path(__file__).parent / "temporal_files" / "source_document.yaml"

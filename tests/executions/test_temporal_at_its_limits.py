@@ -14,8 +14,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from catalogue.models import Source
 from connectors.temporal.config import TemporalConfig
-from connectors.testing import free_port
-from connectors.testing.harness import eventually
+from connectors.testing import eventually, free_port
 from executions.models import Execution, State
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.proxy import gateway_to

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, ElicitResult
 from access.callers import Scope
 from catalogue.actions.workflows import override_workflow
 from catalogue.models import Toolset, Workflow
-from connectors.testing.harness import eventually
+from connectors.testing import eventually
 from executions.approvals import decide, end_expired
 from executions.models import Approval, Execution, State
 from executions.queue import admit_queued

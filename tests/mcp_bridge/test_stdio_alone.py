@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import DiscoveryRun, Source, Workflow
-from connectors.testing.harness import eventually
+from connectors.testing import eventually
 from executions.local_worker import SILENCE, note_worker
 from executions.models import Execution, WorkerPresence
 from tests.connectors.scripted import replies

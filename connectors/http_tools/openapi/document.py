@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +10,219 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
-from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of
+from connectors.formats.json_schema import JSON_TYPES, child_of, parts_of, pointer_of, steps_of, value_at
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
-from connectors.http_tools.openapi.swagger import openapi_of
+from connectors.http_tools.request import FORM, MULTIPART, is_form, is_multipart
 from connectors.network.policy import normalise_base_url
 
+METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"})
+BODIES = ("body", "formData")
+SEVERAL_BODIES = "x-several-bodies"  # Their names, in a body that was made of them
+MAX_CHAIN = 20
+ABOUT_PARAMETERS = frozenset(
+    {"name", "in", "description", "required", "schema", "collectionFormat", "allowEmptyValue"}
+)
+"""Keywords of a parameter; all others are those of its schema."""
+STYLES = {"pipes": "pipeDelimited", "ssv": "spaceDelimited", "tsv": "tabDelimited"}
+FLOWS = {"application": "clientCredentials", "accessCode": "authorizationCode"}
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+Object = dict[str, Any]
+
+
+def openapi_of(value: Object, *, object_of: Callable[[list[tuple[str, Any]]], Object]) -> Object:
+    """References to definitions, parameters and responses keep their targets. What cannot be read stays as it
+    is: its operation is refused later. `object_of` makes an object from pairs that may repeat a key."""
+    converter = _Converter(value, object_of)
+    schemes = _mapped(value.get("securityDefinitions"), _scheme, object_of)
+    return value | {
+        "openapi": "3.0.3",
+        "servers": _servers(value),
+        "components": {"securitySchemes": schemes},
+        "parameters": _mapped(value.get("parameters"), _parameter, object_of),
+        "responses": _mapped(
+            value.get("responses"), lambda one: _response(one, converter.produces), object_of
+        ),
+        "paths": _mapped(value.get("paths"), converter.path_item, object_of),
+    }
+
+
+def _mapped(value: Any, convert: Callable[[Any], Any], object_of: Callable[..., Object]) -> Any:
+    return (
+        object_of([(key, convert(one)) for key, one in value.items()]) if isinstance(value, dict) else value
+    )
+
+
+def _servers(value: Object) -> list[Object]:
+    named = (one if isinstance(one := value.get(key), str) else "" for key in ("host", "basePath"))
+    host, path = (one.strip("/") for one in named)
+    if not host:
+        return [{"url": f"/{path}"}] if path else []
+    schemes = value.get("schemes")
+    names = [str(one).lower() for one in schemes] if isinstance(schemes, list) else []
+    offered = [name for name in names if name in ("https", "http")]
+    usual = "http" if host.startswith(LOCAL) else "https"
+    scheme = usual if usual in offered or not offered else offered[0]
+    return [{"url": f"{scheme}://{host}/{path}".rstrip("/")}]
+
+
+def _scheme(raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    if raw.get("type") == "basic":
+        return {"type": "http", "scheme": "basic"}
+    if raw.get("type") == "oauth2":
+        flow = raw.get("flow")
+        return {"type": "oauth2", "flows": {FLOWS.get(str(flow), str(flow)): raw}}
+    return raw
+
+
+def _parameter(raw: Any) -> Any:
+    """A parameter of the body stays as it is: its operation makes a body of it."""
+    if not isinstance(raw, dict) or "$ref" in raw or raw.get("in") in BODIES:
+        return raw
+    parameter = {key: raw[key] for key in ("name", "in", "description", "required") if key in raw}
+    parameter["schema"] = _schema_of(raw)
+    if raw.get("type") == "array" and raw.get("in") == "query":
+        written = str(raw.get("collectionFormat", "csv"))
+        parameter["explode"] = written == "multi"
+        parameter["style"] = STYLES.get(written, "form")
+    return parameter
+
+
+def _schema_of(raw: Object) -> Object:
+    schema = {key: value for key, value in raw.items() if key not in ABOUT_PARAMETERS}
+    if "file" not in _types_of(raw):
+        return schema
+    file = {"type": "string", "format": "binary"}
+    return schema | ({"items": file} if raw.get("type") == "array" else file)
+
+
+def _types_of(raw: Object) -> tuple[str, str]:
+    """Returns the types of a parameter, and of a list's items."""
+    items = raw.get("items")
+    return str(raw.get("type")), str(items.get("type")) if isinstance(items, dict) else ""
+
+
+def _response(raw: Any, media_types: list[str]) -> Any:
+    if not isinstance(raw, dict) or "schema" not in raw:
+        return raw
+    return {"content": {name: {"schema": raw["schema"]} for name in media_types}}
+
+
+def _texts(value: Any, usual: list[str]) -> list[str]:
+    found = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return found or usual
+
+
+class _Converter:
+    def __init__(self, value: Object, object_of: Callable[..., Object]) -> None:
+        self.value = value
+        self.object_of = object_of
+        self.consumes = _texts(value.get("consumes"), [])
+        self.produces = _texts(value.get("produces"), ["application/json"])
+
+    def path_item(self, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        shared = raw.get("parameters")
+        bodies, others = self._split(shared)
+
+        def converted(key: str, value: Any) -> Any:
+            if key.lower() in METHODS and isinstance(value, dict):
+                return self._operation(value, bodies)
+            return others if key == "parameters" else value
+
+        return self.object_of([(key, converted(key, value)) for key, value in raw.items()])
+
+    def _operation(self, raw: Object, shared: list[Object]) -> Object:
+        own, others = self._split(raw.get("parameters"))
+        produces = _texts(raw.get("produces"), self.produces)
+        changed = {
+            "parameters": others,
+            "responses": _mapped(raw.get("responses"), lambda one: _response(one, produces), self.object_of),
+        }
+        # Fields of a form add to those of the path; anything else replaces them.
+        is_all_form = all(one["in"] == "formData" for one in (*shared, *own))
+        names = {one.get("name") for one in own}
+        inherited = [one for one in shared if not own or (is_all_form and one.get("name") not in names)]
+        body = self._body(inherited + own, _texts(raw.get("consumes"), self.consumes))
+        changed |= {"requestBody": body} if body else {}
+        pairs = [(key, changed.get(key, value)) for key, value in raw.items() if key != "requestBody"]
+        return self.object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
+
+    def _split(self, parameters: Any) -> tuple[list[Object], Any]:
+        """Returns the parameters of the body, and the others."""
+        if not isinstance(parameters, list):
+            return [], parameters
+        found = [(one, self._target(one)) for one in parameters]
+        bodies = [target for _, target in found if target.get("in") in BODIES]
+        return bodies, [_parameter(one) for one, target in found if target.get("in") not in BODIES]
+
+    def _target(self, one: Any) -> Object:
+        """Behind local references; empty for what cannot be read."""
+        try:
+            for _ in range(MAX_CHAIN):
+                if not isinstance(one, dict) or "$ref" not in one:
+                    break
+                one = value_at(self.value, str(one["$ref"]).removeprefix("#"))
+        except (LookupError, ValueError):
+            return {}
+        return as_object(one)
+
+    def _body(self, parameters: list[Object], consumes: list[str]) -> Object | None:
+        bodies = [one for one in parameters if one["in"] == "body"]
+        if not bodies or len(bodies) < len(parameters):
+            return _form(parameters, consumes) if parameters else None
+        described = bodies[0] if len(bodies) == 1 else self._together(bodies)
+        # Frameworks list forms for all operations; a body is never one.
+        names = [name for name in consumes if not (is_form(name) or is_multipart(name))]
+        media = {"schema": described.get("schema", {})}
+        content = dict.fromkeys(names or ["application/json"], media)
+        about = {key: described[key] for key in ("description", SEVERAL_BODIES) if key in described}
+        return about | {"required": described.get("required") is True, "content": content}
+
+    def _together(self, bodies: list[Object]) -> Object:
+        """Several bodies as one, which 2.0 does not allow: their fields, else they themselves as fields."""
+        names, schemas = [str(one.get("name")) for one in bodies], [one.get("schema", {}) for one in bodies]
+        needed = [name for name, one in zip(names, bodies, strict=True) if one.get("required") is True]
+        schema: Object = {"allOf" if len(needed) == len(names) else "anyOf": schemas}
+        if not all({"properties", "allOf"} & self._target(one).keys() for one in schemas):
+            properties = dict(zip(names, schemas, strict=True))
+            schema = {"type": "object", "properties": properties, "required": needed}
+        return {"required": bool(needed), "schema": schema, SEVERAL_BODIES: names}
+
+
+def _form(parameters: Iterable[Object], consumes: list[str]) -> Object:
+    """Accepts a body beside the fields, as frameworks describe a part that is JSON."""
+    fields = {str(one.get("name")): one for one in parameters}
+    bodies = [name for name, one in fields.items() if one["in"] == "body"]
+    has_files = bool(bodies) or any("file" in _types_of(one) for one in fields.values())
+    in_parts = has_files or (any(map(is_multipart, consumes)) and not any(map(is_form, consumes)))
+    required = [name for name, one in fields.items() if one.get("required") is True]
+    properties = {name: _field(one) for name, one in fields.items()}
+    encoding: Object = {
+        name: {"explode": False}
+        for name, one in fields.items()
+        if one.get("type") == "array" and one.get("collectionFormat") != "multi"
+    }
+    encoding |= {name: {"contentType": "application/json"} for name in bodies}
+    schema = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    media = {"schema": schema} | ({"encoding": encoding} if encoding else {})
+    about: Object = {SEVERAL_BODIES: [*fields]} if bodies else {}
+    return about | {"required": bool(required), "content": {MULTIPART if in_parts else FORM: media}}
+
+
+def _field(raw: Object) -> Object:
+    if raw["in"] == "body":
+        return as_object(raw.get("schema"))
+    said = {"description": raw["description"]} if "description" in raw else {}
+    return _schema_of(raw) | said
+
+
 SHOWN = 200
-LONGEST_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
-LONGEST_ARGUMENT_DESCRIPTION = 600
-LONGEST_TITLE = 255
+MAX_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
+MAX_ARGUMENT_DESCRIPTION = 600
+MAX_TITLE_LENGTH = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
@@ -30,13 +234,11 @@ YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, in
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3(?:\.(\d{1,3}))?(?:\.|\Z)")
 SWAGGER_2 = re.compile(r"2(?:\.0(?:\.\w+)?)?")
-LONGEST_CHAIN = 20
 MAX_SUBTYPES = 200
 MAX_LOOKED_AT = 50  # Schemas inspected for one value
 VARIABLE = re.compile(r"\{([^{}]*)\}")
-MAX_SERVERS = 50
 SERVERS = {"servers": [{"url": "https://..."}], "host": "api.example.com", "basePath": "/v1"}  # Examples
-MOST_LISTED = 3
+MAX_LISTED = 3
 Located = tuple[Any, str]  # A part of the document and its pointer
 SPECIFY = (
     "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
@@ -85,7 +287,7 @@ def quoted(text: object) -> str:
 
 
 def plain_text(value: Any, longest: int) -> str:
-    """Without links, tags and comments, cut at a word; other Markdown stays."""
+    """Leaves out links, tags and comments, and cuts at a word; other Markdown stays."""
     if not isinstance(value, str):
         return ""
     # The rest would be cut off anyway.
@@ -104,12 +306,12 @@ def plain_text(value: Any, longest: int) -> str:
 
 
 def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
-    """Both, unless one begins with the other."""
-    short, long = plain_text(summary, LONGEST_TITLE), plain_text(description, LONGEST_DESCRIPTION)
+    """Joins both, unless one begins with the other."""
+    short, long = plain_text(summary, MAX_TITLE_LENGTH), plain_text(description, MAX_DESCRIPTION)
     if short and not long.startswith(short.rstrip(".")):
         # A summary is a heading: the description goes on below it.
         long = f"{short}\n\n{long}".strip()
-    return plain_text(long, LONGEST_DESCRIPTION) or otherwise
+    return plain_text(long, MAX_DESCRIPTION) or otherwise
 
 
 class Ambiguous(dict[str, Any]):
@@ -206,14 +408,14 @@ class Document:
 
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
-        for _ in range(LONGEST_CHAIN):
+        for _ in range(MAX_CHAIN):
             if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 
     def described_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
-        """Like `object_at`; a description beside the reference replaces that of its target."""
+        """Works like `object_at`; a description beside the reference replaces that of its target."""
         found, at = self.object_at(value, pointer)
         if "$ref" in value and "description" in value:
             found = found | {"description": value["description"]}
@@ -222,7 +424,7 @@ class Document:
     def path_item_at(self, value: Any, pointer: str) -> list[Located]:
         """The path item, and behind references those that it extends. Raises NoTool."""
         items: list[Located] = []
-        while len(items) < LONGEST_CHAIN:
+        while len(items) < MAX_CHAIN:
             # If methods are duplicated, the others are still usable.
             if not isinstance(value, Ambiguous) or value.repeats("$ref"):
                 checked_object(value, pointer, "An object")
@@ -243,7 +445,7 @@ class Document:
         return value
 
     def follow(self, reference: Any, pointer: str) -> tuple[Any, str]:
-        """One step from the reference at `pointer`. Raises NoTool."""
+        """Takes one step from the reference at `pointer`. Raises NoTool."""
         where = f"{pointer}/$ref"
         if not isinstance(reference, str):
             raise NoTool("A $ref must be a string.", where)
@@ -394,8 +596,8 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
 
 
 def _urls(servers: Any) -> Iterator[str]:
-    """With the variables' defaults."""
-    for server in servers[:MAX_SERVERS] if isinstance(servers, list) else ():
+    """Yields URLs with the variables' defaults."""
+    for server in servers[:50] if isinstance(servers, list) else ():
         if isinstance(server, dict) and isinstance(url := server.get("url"), str):
             url = url.strip()[:2_000]
             for name in VARIABLE.findall(url):

@@ -16,9 +16,8 @@ from connectors.definitions import WorkflowDefinition, explain
 from connectors.formats.json import as_object, write_json
 from connectors.formats.json_schema import pointer_of, types_of
 from connectors.http_tools.checks import checked, define
-from connectors.http_tools.media_types import is_json
 from connectors.http_tools.openapi.document import (
-    LONGEST_TITLE,
+    MAX_TITLE_LENGTH,
     Ambiguous,
     Document,
     Located,
@@ -30,13 +29,20 @@ from connectors.http_tools.openapi.document import (
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
-from connectors.http_tools.openapi.paths import read_path
+from connectors.http_tools.openapi.parameters import (
+    Argument,
+    Bodies,
+    Body,
+    Parameters,
+    collect_arguments,
+    read_path,
+)
 from connectors.http_tools.openapi.schemas import Schemas
+from connectors.http_tools.request import is_json
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
-    LONGEST_KEY_NAME,
-    MOST_HEADERS,
+    MAX_HEADERS,
+    MAX_KEY_NAME,
     SAFE_METHODS,
     HttpOperation,
     InvalidTool,
@@ -46,7 +52,7 @@ from connectors.network.headers import NOISE, TELLING, TOKEN, can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
-LONGEST = 255
+MAX_NAME_LENGTH = 255
 MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
 Settings = dict[str, Any]  # A source's `authentication`, extra keys and headers, without secrets
@@ -168,8 +174,8 @@ def name_of(operation: Operation, taken: Collection[str]) -> str:
     of_path = re.sub(r"[^A-Za-z0-9]+", "_", f"{operation.method.lower()} {operation.path}").strip("_")
     given = "".join(filter(str.isprintable, operation.id))
     candidates = [*filter(None, [given]), of_path, f"{given or of_path}_{of_path}"]
-    numbered = (f"{candidates[0][: LONGEST - 8]}_{number}" for number in count(2))
-    names = (one[:LONGEST].strip() for one in chain(candidates, numbered))
+    numbered = (f"{candidates[0][: MAX_NAME_LENGTH - 8]}_{number}" for number in count(2))
+    names = (one[:MAX_NAME_LENGTH].strip() for one in chain(candidates, numbered))
     return next(name for name in names if name and name not in taken)
 
 
@@ -184,7 +190,7 @@ def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
 
 
 def response_headers_of(document: Document, responses: Any, pointer: str) -> list[str]:
-    """Those of successes, in lower case, that are neither always shown nor of no use to agents."""
+    """Returns those of successes, in lower case, that are neither always shown nor of no use to agents."""
     found: set[str] = set()
     for code, raw in as_object(responses).items():
         with suppress(NoTool):
@@ -345,7 +351,7 @@ class _Reader:
             constants=constants + read.constants + body.constants,
             body_format=body.body_format,
             anonymous=anonymous,
-            response_headers=[*self.usual_headers, *told][:MOST_HEADERS],
+            response_headers=[*self.usual_headers, *told][:MAX_HEADERS],
             # Few APIs answer exactly as documented.
             output_is_promised=False,
             notes=notes,
@@ -355,7 +361,7 @@ class _Reader:
             definition = define(
                 checked(http, schema),
                 name=name,
-                title=plain_text(raw.get("summary"), LONGEST_TITLE),
+                title=plain_text(raw.get("summary"), MAX_TITLE_LENGTH),
                 description=self._description(operation),
                 tags=operation.tags,
                 input_schema=schema,
@@ -366,7 +372,7 @@ class _Reader:
         return ReadTool(definition=definition, operation=operation, notes=notes)
 
     def _description(self, operation: Operation) -> str:
-        """With the API's name, and with method and path if operations share a description."""
+        """Adds the API's name, and method and path if operations share a description."""
         call = f"{operation.method} {operation.path}"
         description = description_of(
             operation.raw.get("summary"), operation.raw.get("description"), otherwise=call
@@ -468,7 +474,7 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
 
 
 def _can_be_key(where: Any, name: Any) -> bool:
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_KEY_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_KEY_NAME:
         return False
     return where == "query" or (
         TOKEN.fullmatch(name) is not None if where == "cookie" else can_carry_a_key(name)
@@ -476,7 +482,7 @@ def _can_be_key(where: Any, name: Any) -> bool:
 
 
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
-    """As the given secrets require, else as most operations require."""
+    """Chooses what the given secrets require, else as most operations require."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     usual = document.value.get("security")
     for operation in operations_of(document):

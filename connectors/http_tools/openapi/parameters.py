@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from connectors.formats.json import as_object
 from connectors.formats.json_schema import (
@@ -18,24 +18,10 @@ from connectors.formats.json_schema import (
     steps_of,
     types_of,
 )
-from connectors.http_tools.media_types import (
-    JSON,
-    MERGE_PATCH,
-    PATCHES,
-    can_hold,
-    choose_media_type,
-    is_form,
-    is_json,
-    is_json_lines,
-    is_multipart,
-    is_raw,
-    is_yaml,
-    patch_of,
-    plain_name,
-)
 from connectors.http_tools.openapi.document import (
-    LONGEST_ARGUMENT_DESCRIPTION,
-    MOST_LISTED,
+    MAX_ARGUMENT_DESCRIPTION,
+    MAX_LISTED,
+    SEVERAL_BODIES,
     Document,
     Located,
     MissingTarget,
@@ -45,7 +31,6 @@ from connectors.http_tools.openapi.document import (
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.paths import Named, read_parameter, slashes_in
 from connectors.http_tools.openapi.schemas import (
     CHOICES,
     COMPOSITIONS,
@@ -59,22 +44,114 @@ from connectors.http_tools.openapi.schemas import (
     required_by,
     spelt_out,
 )
-from connectors.http_tools.openapi.swagger import SEVERAL
-from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator
+from connectors.http_tools.request import (
+    MERGE_PATCH,
+    PATCHES,
+    SENT_AS_JSON,
+    can_hold,
+    choose_media_type,
+    is_form,
+    is_json,
+    is_json_lines,
+    is_multipart,
+    is_raw,
+    is_yaml,
+    patch_of,
+    plain_name,
+)
+from connectors.http_tools.tool import MAX_PATH_LENGTH, ArgumentPlace, BodyFormat, Constant, Separator
 from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
+
+Named = dict[tuple[str, str], tuple[str, str]]
+"""By place and name: `+` if the value has one or more segments, `*` if it has any number; and its pattern."""
+BRACES = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*+)\}")
+OTHERS = (  # Flask's `<path:name>` and `<name>`, and `:name` and `*name`, in braces
+    (re.compile(r"<path:([^<>{}/:]+)>"), r"{\1+}"),
+    (re.compile(r"<(?:[^<>{}/:]+:)?([^<>{}/:]+)>"), r"{\1}"),
+    (re.compile(r"(?<=/):(\w+[*+?]?)(?=/|\Z)"), r"{\1}"),
+    (re.compile(r"(?<=/)(\*\w+)(?=/|\Z)"), r"{\1}"),
+)
+PARAMETER = re.compile(r"(\+|\*{1,2})?([^:=?*+/]+?)(\+|\*|\.{2,3})?([:=?].*)?", re.DOTALL)
+SEVERAL = {"+": "+", "*": "*", "**": "*", "..": "*", "...": "*", "path": "*"}
+CONSTRAINT = re.compile(r"\Z|\w+(?:[(:?=]|\Z)")  # Such as `int` and `min(1)` of ASP.NET
+ANY_TEXT = re.compile(r"\^?\(?(?:\.|\[[^\]]+\])\*\??\)?\$?")
+# Parts of regular expressions, which are not compiled: they may be hostile.
+NO_SLASH = re.compile(r"\[\^[^\[\]/]*+/[^\[\]]*+\]|\[(?!\^)[^\[\]/]*+\]|\\[^SDW]")
+CLASS = re.compile(r"\[[^\[\]]*+\]")
+SLASH = re.compile(r"[/.]|\\[SDW]|\[\^")
+
+
+def read_path(path: str, pointer: str) -> tuple[str, list[Constant], Named]:
+    """The path with plain names in braces, the constants of its query, and its parameters. Raises NoTool."""
+    text = path[: MAX_PATH_LENGTH + 1]  # A longer one is refused later.
+    for form, braces in OTHERS:
+        text = form.sub(braces, text)
+    named: Named = {}
+    written, end = "", 0
+    for found in BRACES.finditer(text):
+        written, end = written + text[end : found.start()], found.end()
+        operator, inner = found[1][:1], found[1][1:]
+        before = operator if operator in ("/", ".") else ""
+        if operator in ("?", "&"):
+            names = (name.strip(" *").partition(":")[0] for name in inner.split(","))
+            named |= {("query", name): ("", "") for name in names if name}
+        elif operator == ";" or (before and "," in inner):
+            raise NoTool(f"Its path {quoted(path)} has {found[0]}, which is not supported.", pointer)
+        elif operator != "#":
+            name, mark, pattern = read_parameter(found[1].removeprefix(before))
+            named["path", name] = mark, pattern
+            written += f"{before}{{{name}}}"
+    return *_split_query(written + text[end:], pointer), named
+
+
+def _split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
+    """A fragment distinguishes operations of one address and is never sent."""
+    plain, _, query = path.partition("#")[0].partition("?")
+    if "{" in query:
+        raise NoTool(f"Its path {quoted(path)} has a parameter after the '?'.", pointer)
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=20)
+    except ValueError:
+        raise NoTool(f"Its path {quoted(path)} has an invalid query after the '?'.", pointer) from None
+    return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
+
+
+def read_parameter(text: str) -> tuple[str, str, str]:
+    """The plain name, whether the value has several segments, and otherwise its regular expression."""
+    if (found := PARAMETER.fullmatch(text.strip())) is None:
+        return text, "", ""
+    before, name, after, rest = found.groups(default="")
+    pattern = rest[1:].strip() if rest.startswith(":") else ""
+    mark = SEVERAL.get(before or after or pattern, "")
+    if rest.startswith("=") and "*" in rest:  # Google's `{name=projects/*}`
+        mark = "+"
+    elif CONSTRAINT.match(pattern):
+        pattern = ""
+    elif not mark and SLASH.search(NO_SLASH.sub("", pattern.replace("\\/", "/"))):
+        mark = "*" if ANY_TEXT.fullmatch(pattern) else "+"
+    return name.strip(), mark, "" if mark else pattern
+
+
+def slashes_in(pattern: str) -> str:
+    """Reads a schema's pattern: `segments` for `projects/[^/]+`, `characters` for `[a-z/]+`; else empty."""
+    if pattern.startswith("/") or "(?!" in pattern:  # Such as `/^a$/`, and what is no slash
+        return ""
+    rest = NO_SLASH.sub("", pattern[:MAX_PATH_LENGTH].replace("\\/", "/"))
+    return "segments" if "/" in CLASS.sub("", rest) else "characters" if "/" in rest else ""
+
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 SIGNS = {"<": "lt", ">": "gt", "=": "eq", "!": "not", "+": "plus"}
-LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
+MAX_NAME_LENGTH = 64  # Characters of an argument's name; model APIs allow no more, and no others
 WITH_SEGMENTS = ("x-multi-segment", "allowReserved", "x-ms-skip-url-encoding")  # GitHub, OpenAPI 3.2, Azure
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
-USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
+DEFAULT_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 SEPARATED: dict[str, Separator] = {"pipeDelimited": "|", "spaceDelimited": " "}
 MAX_PARAMETERS = 500
-LONGEST_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
-DEEPEST = 8  # `allOf` within `allOf`
+MAX_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
+MAX_ALL_OF_DEPTH = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
@@ -84,7 +161,7 @@ MAX_ALTERNATIVES = MAX_MEDIA_TYPES = 50
 NOT_LISTED = OPEN | {"additionalProperties", "discriminator", *COMPOSITIONS}
 WHOLE = "body"
 DEEP = "deepObject"
-USUAL_BRACKETS = (
+DEFAULT_BRACKETS = (
     "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
 )
 ENCODED_OTHERWISE = "which has an unsupported encoding"
@@ -104,7 +181,7 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class RequiredGroup:
     """Fields of an object that are needed together or alternatively."""
 
     of: tuple[frozenset[str], ...]  # Groups of fields that go together
@@ -145,7 +222,7 @@ def collect_arguments(
     return schema | ({"$defs": definitions} if definitions else {}), places
 
 
-def _demanding(demands: Iterable[Demand], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
+def _demanding(demands: Iterable[RequiredGroup], places: dict[str, ArgumentPlace]) -> dict[str, Any]:
     """A schema that enforces the demands. It uses `not`, since some model APIs refuse tools with `anyOf` at
     their root."""
     argument_of = {
@@ -175,9 +252,9 @@ def with_an_item(converted: Converted) -> Converted:
 
 def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
-    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
-    placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
-    numbered = (f"{placed[: LONGEST_NAME - 4]}_{number}" for number in range(2, 1_000))
+    plain = UNFIT.sub(_in_words, argument.wanted).strip("_")[:MAX_NAME_LENGTH] or argument.place.place
+    placed = f"{plain[: MAX_NAME_LENGTH - 8]}_{argument.place.place}"
+    numbered = (f"{placed[: MAX_NAME_LENGTH - 4]}_{number}" for number in range(2, 1_000))
     for name in chain((plain, placed), numbered):
         if name not in taken:
             return name
@@ -238,8 +315,8 @@ class Parameters:
     constants: list[Constant] = field(default_factory=list)
 
     def arguments(self, named: Named, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """From the lists of the path items and the operation, of which later ones take precedence; `named` in
-        the path. Raises NoTool."""
+        """Reads the lists of the path items and the operation, of which later ones take precedence; `named`
+        in the path. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
@@ -267,14 +344,14 @@ class Parameters:
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
                 if argument.place.brackets and _style_of(one) != DEEP:
-                    self.notes.append(USUAL_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
+                    self.notes.append(DEFAULT_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
                 if one.where == "path":
                     argument = self._in_path(argument, at[1], *named[at])
                 arguments.append(argument)
         return arguments
 
     def _in_path(self, argument: Argument, name: str, mark: str, pattern: str) -> Argument:
-        """With what the path says: `+` or `*` for several segments, or the value's pattern."""
+        """Adds what the path says: `+` or `*` for several segments, or the value's pattern."""
         place, converted = argument.place, argument.converted
         if mark:
             place = place.model_copy(update={"name": f"{mark}{name}", "slashes": True})
@@ -295,7 +372,7 @@ class Parameters:
         """Raises NoTool. A field is required only with its object."""
         for each in fields:
             subject, required = f"query parameter {quoted(each.name)}", one.is_required and each.required
-            objection = objection_to_text(self.document, each.schemas)
+            objection = text_encoding_error(self.document, each.schemas)
             if leaves_out(subject, objection, each.pointer, self.notes, needed=required):
                 continue
             yield Argument(
@@ -342,7 +419,7 @@ class Parameters:
             place=self._place(one),
             wanted=one.name,
             converted=self._converted(one),
-            description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            description=plain_text(one.raw.get("description"), MAX_ARGUMENT_DESCRIPTION),
             required=one.is_required,
         )
         return argument
@@ -365,7 +442,7 @@ class Parameters:
 
     def _objection(self, one: Parameter) -> str:
         """`which is an object`; empty for a usable one."""
-        if one.where not in USUAL_STYLE:
+        if one.where not in DEFAULT_STYLE:
             return f"and parameters in {quoted(one.where)} are not supported"
         if _json_content(one) is None or one.where == "cookie":
             if "content" in one.raw:
@@ -376,11 +453,11 @@ class Parameters:
             return f"which {objection}"
         if one.where == "cookie" and not TOKEN.fullmatch(one.name):
             return "which is not a valid name of a cookie"
-        return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
+        return "" if 0 < len(one.name) <= MAX_PARAMETER_NAME else "which has an empty or too long name"
 
     def _objection_to_value(self, one: Parameter) -> str:
         style, raw, at = _style_of(one), one.raw.get("schema"), f"{one.pointer}/schema"
-        if style != USUAL_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
+        if style != DEFAULT_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
             return f"which has the unsupported style {quoted(style)}"
         if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
             return "which is a list or object, and cookies are strings"
@@ -390,7 +467,7 @@ class Parameters:
         if types == {"object"}:
             schema, at = self.document.object_at(raw, at)
             raw, at = schema.get("additionalProperties"), f"{at}/additionalProperties"
-        return objection_to_text(self.document, [(raw, at)])
+        return text_encoding_error(self.document, [(raw, at)])
 
     def _place(self, one: Parameter) -> ArgumentPlace:
         as_json, style, name = _json_content(one) is not None, _style_of(one), one.name
@@ -418,7 +495,7 @@ class Parameters:
 
 
 def _style_of(one: Parameter) -> str:
-    return str(one.raw.get("style", USUAL_STYLE[one.where]))
+    return str(one.raw.get("style", DEFAULT_STYLE[one.where]))
 
 
 def _json_content(one: Parameter) -> tuple[Any, str] | None:
@@ -476,12 +553,12 @@ def _alternatives(document: Document, raw: Any, pointer: str, seen: list[str]) -
 def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
     """None for a body that makes sense only as a whole. Raises NoTool."""
     gathered = Fields(document)
-    if not isinstance(raw, dict) or not gathered.take(raw, pointer):
+    if not isinstance(raw, dict) or not gathered.collect(raw, pointer):
         return None
     if not gathered.fields and gathered.left_out:
         # Without its read-only fields, the body would always be {}.
         gathered = Fields(document, with_read_only=True)
-        gathered.take(raw, pointer)
+        gathered.collect(raw, pointer)
     if not gathered.fields:
         return None
     for name in gathered.required & gathered.fields.keys():
@@ -491,8 +568,8 @@ def fields_of(document: Document, raw: Any, pointer: str) -> "Fields | None":
         gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
     if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
         return None
-    if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > LONGEST_PARAMETER_NAME:
-        told = f"A field's name has {longest:,} characters; at most {LONGEST_PARAMETER_NAME} can be sent."
+    if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > MAX_PARAMETER_NAME:
+        told = f"A field's name has {longest:,} characters; at most {MAX_PARAMETER_NAME} can be sent."
         raise NoTool(told, pointer)
     gathered.demands = [*gathered.needed()]
     return gathered
@@ -504,13 +581,13 @@ class Fields:
     fields: dict[str, Field] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
-    demands: list[Demand] = field(default_factory=list)
+    demands: list[RequiredGroup] = field(default_factory=list)
     at_least: int = 0  # How many fields are required, no matter which
     parts: int = 0
     with_read_only: bool = False
     is_subtype: bool = False
 
-    def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
+    def collect(self, raw: Any, pointer: str, depth: int = 0) -> bool:
         """Whether the fields express the whole schema."""
         reference = pointer
         try:
@@ -518,13 +595,13 @@ class Fields:
         except MissingTarget:
             return False
         self.parts += 1
-        if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
+        if depth > MAX_ALL_OF_DEPTH or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
         self.required |= required_by(schema)
-        self._take_demands(schema)
-        self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
+        self._collect_demands(schema)
+        self._collect_properties(schema.get("properties", {}), f"{pointer}/properties")
         if len(self.fields) > MAX_FIELDS or not all(
-            self.take(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
+            self.collect(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
         ):
             return False
         is_alone = self.is_subtype or self.document.is_own_base(pointer, reference)
@@ -534,14 +611,14 @@ class Fields:
         # Some documents have the field that tells subtypes apart only there.
         if subtypes and isinstance(name, str) and name not in self.left_out:
             self.fields.setdefault(name, Field(name, schemas=[({"type": "string"}, pointer)]))
-        return self._take_subtypes(subtypes)
+        return self._collect_subtypes(subtypes)
 
-    def _take_subtypes(self, subtypes: Iterable[str]) -> bool:
+    def _collect_subtypes(self, subtypes: Iterable[str]) -> bool:
         """Adds their fields, which are optional and say whose they are."""
         others: dict[str, list[tuple[str, Any, str]]] = {}
         for one in subtypes:
             kind = replace(Fields(self.document), parts=self.parts, is_subtype=True)
-            if not kind.take(*self.document.follow(f"#{quote(one)}", one)):
+            if not kind.collect(*self.document.follow(f"#{quote(one)}", one)):
                 return False
             self.parts = kind.parts
             for each in kind.fields.values():
@@ -550,13 +627,13 @@ class Fields:
         for name, found in others.items():
             raws = [*{repr(raw): raw for _, raw, _ in found}.values()]
             raw = raws[0] if len(raws) == 1 and isinstance(raws[0], dict) else {"anyOf": raws}
-            kinds = ", ".join(dict.fromkeys(steps_of(one)[-1] for one, _, _ in found))[:LONGEST_NAME]
-            said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+            kinds = ", ".join(dict.fromkeys(steps_of(one)[-1] for one, _, _ in found))[:MAX_NAME_LENGTH]
+            said = plain_text(raw.get("description"), MAX_ARGUMENT_DESCRIPTION)
             described = raw | {"description": f"Of {kinds}. {said}".strip()}
             self.fields[name] = Field(name, schemas=[(described, found[0][2])])
         return True
 
-    def _take_demands(self, schema: dict[str, Any]) -> None:
+    def _collect_demands(self, schema: dict[str, Any]) -> None:
         fewest = schema.get("minProperties", 0)
         if isinstance(fewest, int) and not isinstance(fewest, bool):
             self.at_least = max(self.at_least, fewest)
@@ -564,20 +641,20 @@ class Fields:
             groups = [required_by(one) for one in schema.get(word) or ()]
             if groups:
                 only_one = word == "oneOf" and is_exclusive(schema[word])
-                self.demands.append(Demand(of=tuple(groups), only_one=only_one))
+                self.demands.append(RequiredGroup(of=tuple(groups), only_one=only_one))
 
-    def needed(self) -> Iterator[Demand]:
+    def needed(self) -> Iterator[RequiredGroup]:
         """Demands that required fields do not meet, without impossible alternatives."""
         known = self.fields.keys()
         for demand in self.demands:
             possible = tuple(dict.fromkeys(group for group in demand.of if group <= known))
             is_always = any(group <= self.required for group in possible)
             if possible and (demand.only_one or not is_always):
-                yield Demand(of=possible, only_one=demand.only_one)
+                yield RequiredGroup(of=possible, only_one=demand.only_one)
         if self.at_least == 1 and not self.required:
-            yield Demand(of=tuple(frozenset([name]) for name in self.fields))
+            yield RequiredGroup(of=tuple(frozenset([name]) for name in self.fields))
 
-    def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
+    def _collect_properties(self, properties: dict[str, Any], pointer: str) -> None:
         for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
             if not self.with_read_only and is_left_out(self.document, raw, "request"):
@@ -645,8 +722,8 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     return ""
 
 
-def objection_to_text(document: Document, schemas: list[Located]) -> str:
-    """To a value outside of JSON, written without brackets."""
+def text_encoding_error(document: Document, schemas: list[Located]) -> str:
+    """Returns why a value cannot be written outside of JSON without brackets; empty if it can."""
     types, items = types_and_items(document, schemas)
     kind = "an object" if types == {"object"} else ""
     if types == {"array"} and items & NESTED:
@@ -668,7 +745,7 @@ class Body:
     arguments: list[Argument] = field(default_factory=list)
     body_format: BodyFormat = "json"
     constants: list[Constant] = field(default_factory=list)
-    demands: list[Demand] = field(default_factory=list)  # On its fields
+    demands: list[RequiredGroup] = field(default_factory=list)  # On its fields
     is_merge_patch: bool = False
     remark: str = ""  # For agents
 
@@ -692,13 +769,13 @@ class Bodies:
             for name, media in list(content.items())[:MAX_MEDIA_TYPES]
         }
         if not (media_type := choose_media_type(offered)):
-            listed = ", ".join(map(quoted, [*offered][:MOST_LISTED])) + ", ..." * (len(offered) > MOST_LISTED)
+            listed = ", ".join(map(quoted, [*offered][:MAX_LISTED])) + ", ..." * (len(offered) > MAX_LISTED)
             raise NoTool(f"Its body is {listed}; only JSON, forms, text and files can be sent.", at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
         if is_raw(media_type, offered[media_type]):
             return self._raw(described, media, at, [name for name in offered if is_raw(name, offered[name])])
-        if isinstance(names := described.get(SEVERAL), list):
-            listed = ", ".join(map(quoted, names[:MOST_LISTED]))
+        if isinstance(names := described.get(SEVERAL_BODIES), list):
+            listed = ", ".join(map(quoted, names[:MAX_LISTED]))
             self.notes.append(f"The document describes several bodies, {listed}; they are sent as one.")
         if is_form(media_type) or is_multipart(media_type):
             return self._form_body(described, media, media_type, f"{at}/schema")
@@ -710,7 +787,7 @@ class Bodies:
         return self._json_body(described, media, kinds, offered[media_type], f"{at}/schema")
 
     def _types_in(self, raw: Any, pointer: str, *, beside_parts: bool) -> Set[str]:
-        """Of the values of a media type, as `can_hold` takes them."""
+        """Returns the types of a media type's values, as `can_hold` takes them."""
         with suppress(NoTool):
             media, at = self.document.object_at(raw, pointer)
             schema, at = media.get("schema"), f"{at}/schema"
@@ -729,7 +806,7 @@ class Bodies:
         """`kinds`: its media type, or several that mean different things."""
         schema = media.get("schema", {})
         found = fields_of(self.document, schema, at)
-        if SEVERAL in described:
+        if SEVERAL_BODIES in described:
             found = found or self._fields_of_all(schema, at)
         examples = [as_object(one).get("value") for one in as_object(media.get("examples")).values()]
         examples += [one.get("example") for one in (media, *self.document.for_the_same_value(schema, ()))]
@@ -759,8 +836,12 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], media_type: str, pointer: str
     ) -> Body:
         schema, in_parts = media.get("schema"), is_multipart(media_type)
-        if described.get("required") is not True and self._says_nothing(schema, pointer):
-            return Body()
+        if described.get("required") is not True:
+            said = self.document.object_at(schema, pointer)[0] if isinstance(schema, dict) else {}
+            known = {"type", "title", "description", "additionalProperties", "properties"}
+            is_closed = said.get("additionalProperties") in (None, False)
+            if said.get("properties") == {} and is_closed and said.keys() <= known:
+                return Body()
         body = Body(body_format="multipart" if in_parts else "form")
         if found := fields_of(self.document, schema, pointer) or self._fields_of_all(schema, pointer):
             fields = self._form_fields(found.fields.values(), media.get("encoding"), in_parts=in_parts)
@@ -795,7 +876,7 @@ class Bodies:
             if any(raw != one.schemas[0][0] for raw, _ in one.schemas):
                 one.schemas = [({"anyOf": [raw for raw, _ in one.schemas]}, one.pointer)]
             one.schemas = one.schemas[:1]
-        demands = [] if always in needed else [Demand(of=tuple(needed))]
+        demands = [] if always in needed else [RequiredGroup(of=tuple(needed))]
         return Fields(self.document, fields, demands=demands)
 
     def _raw(
@@ -804,7 +885,7 @@ class Bodies:
         """A text or file that is the whole body."""
         schema = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
         told = (described, *self.document.for_the_same_value(schema, ()))
-        words = (plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in told)
+        words = (plain_text(one.get("description"), MAX_ARGUMENT_DESCRIPTION) for one in told)
         said = next(filter(None, words), "")
         named = [one for one in offered if "*" not in one]
         first = named[0] if named else ""
@@ -814,7 +895,7 @@ class Bodies:
         is_fixed = bool(first) and len(offered) == 1
         how = HOW_TO_GIVE.format(f"The whole body ({', '.join(offered[:3])})", "")
         example = media.get("example")
-        if isinstance(example, str) and 0 < len(example) <= LONGEST_ARGUMENT_DESCRIPTION:
+        if isinstance(example, str) and 0 < len(example) <= MAX_ARGUMENT_DESCRIPTION:
             how += f" An example: {example}"
         argument = Argument(
             place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
@@ -825,16 +906,10 @@ class Bodies:
         )
         return Body([argument], body_format="raw", constants=_constants(first) if is_fixed else [])
 
-    def _says_nothing(self, raw: Any, pointer: str) -> bool:
-        schema = self.document.object_at(raw, pointer)[0] if isinstance(raw, dict) else {}
-        usual = {"type", "title", "description", "additionalProperties", "properties"}
-        is_closed = schema.get("additionalProperties") in (None, False)
-        return schema.get("properties") == {} and is_closed and schema.keys() <= usual
-
     def _whole(
         self, schema: Any, pointer: str, described: dict[str, Any], *, lines: bool = False
     ) -> Argument:
-        said = plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+        said = plain_text(described.get("description"), MAX_ARGUMENT_DESCRIPTION)
         return Argument(
             place=ArgumentPlace(place="body", name="", lines=lines),
             wanted=WHOLE,
@@ -897,9 +972,9 @@ class Bodies:
         )
 
     def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
-        """With the document's description, and how to give a file."""
+        """Tells the document's description, and how to give a file."""
         raw, _ = self.document.object_at(*one.schemas[0])
-        said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+        said = plain_text(raw.get("description"), MAX_ARGUMENT_DESCRIPTION)
         described = {"description": f"{said} {HOW_TO_GIVE.format('A file', 'name=photo.png;')}".strip()}
         if not is_list:
             return {"type": "string"} | described
@@ -921,7 +996,7 @@ class Bodies:
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return objection_to_brackets(self.document, one.schemas)
-        return objection_to_text(self.document, one.schemas)
+        return text_encoding_error(self.document, one.schemas)
 
     def _field(
         self, one: Field, *, form_name: str = "", as_json: bool = False, explode: bool = True
@@ -947,6 +1022,6 @@ def _choice_of(kinds: list[str]) -> list[Argument]:
 
 def _constants(media_type: str) -> list[Constant]:
     """A content-type for APIs that name JSON differently."""
-    if plain_name(media_type) in JSON or "*" in media_type:
+    if plain_name(media_type) in SENT_AS_JSON or "*" in media_type:
         return []
     return [Constant(place="header", name="Content-Type", value=media_type)]

@@ -29,7 +29,6 @@ CHOICES = ("anyOf", "oneOf")
 COMPOSITIONS = ("allOf", *CHOICES)
 CLOSINGS = ("additionalProperties", "unevaluatedProperties")
 OPEN = "~open"  # After a pointer, of which it is no part: the definition as a part of others
-MAX_PARTS_WITH_SUBTYPES = 1_000
 CLEARS = r"(?:clear|remov|delet|unset|reset|eras|detach|unassign)"
 NULL_CLEARS = re.compile(rf"\bnull\b[^.]{{0,40}}\b{CLEARS}|\b{CLEARS}[^.]{{0,40}}\bnull\b", re.IGNORECASE)
 """In a description, such as "Omit to leave unchanged, send null to clear"."""
@@ -101,7 +100,7 @@ def or_null(schema: Any) -> Any:
 
 
 def _or(schema: Schema, other: Schema) -> Schema:
-    """Both as alternatives, with the annotations of the first."""
+    """Makes alternatives of both, with the annotations of the first."""
     about = {"title", "description", "default", "deprecated"}
     kept = {key: value for key, value in schema.items() if key not in about}
     return {key: schema[key] for key in schema if key in about} | {"anyOf": [kept, other]}
@@ -150,7 +149,7 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def strip_null(schema: Any) -> Any:
-    """Without null at every depth; a schema of null alone stays, and so do references."""
+    """Removes null at every depth; a schema of null alone stays, and so do references."""
     if not isinstance(schema, dict):
         return schema
     stripped = {key: value for key, value in schema.items() if not (key == "default" and value is None)}
@@ -292,7 +291,7 @@ def _keywords(
 def _take_conditions(
     schema: Schema, raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
 ) -> None:
-    """What accepts more values in a `not` or `if` refuses more outside of it, so that is left out."""
+    """Leaves out what accepts more values in a `not` or `if`, and so refuses more outside of it."""
     for key in ("not", "if"):
         if key not in raw:
             continue
@@ -333,7 +332,7 @@ def _is_closed(document: Document, raw: Any, words: Iterable[str]) -> bool:
 
 
 def _with_known_type(schema: Schema, raw: dict[str, Any], reading: Conversion) -> Schema:
-    """Without a `type` such as `date-time` or `int`: documents often have a format or a word of a programming
+    """Drops a `type` such as `date-time` or `int`: documents often have a format or a word of a programming
     language there. The API decides which values it accepts."""
     types = _types_in(schema)
     form = re.sub(r"[^a-z0-9]", "", str(raw["format"]).lower()) if "format" in raw else ""
@@ -581,13 +580,13 @@ class Schemas:
     _taken: set[str] = field(default_factory=set)
 
     def convert(self, raw: Any, pointer: str, *, is_part: bool = False) -> Converted:
-        """One schema, references kept. Raises NoTool."""
+        """Converts one schema, and keeps references. Raises NoTool."""
         reading = Conversion(self.document, self.direction, self.usable_pattern, self._name_of)
         schema = convert_schema(raw, pointer, reading, is_part=is_part)
         return Converted(schema, frozenset(reading.needs), reading.parts, tuple(reading.notes))
 
     def convert_text(self, raw: Any, pointer: str) -> Converted:
-        """For values that are written as text, so null is not allowed. Raises NoTool."""
+        """Converts for values that are written as text, so null is not allowed. Raises NoTool."""
         converted = self.convert(raw, pointer)
         if isinstance(converted.schema, dict) and "$ref" in converted.schema:
             # The definition is shared with JSON bodies; where it allows null, this argument has a copy.
@@ -599,7 +598,7 @@ class Schemas:
         return replace(converted, schema=strip_null(converted.schema))
 
     def definitions_for(
-        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = MAX_PARTS_WITH_SUBTYPES
+        self, needs: frozenset[str], notes: list[str], *, parts: int, most: int = 1_000
     ) -> Schema:
         """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
         does not exist. Subtypes are left out of a schema that has more than `most` parts with them. Raises
@@ -632,7 +631,7 @@ class Schemas:
         return found
 
     def size_of_definitions(self, definitions: Schema) -> int:
-        """In a schema. A definition is part of many schemas, most of which are too large."""
+        """Counts bytes. A definition is part of many schemas, most of which are too large."""
         for name in definitions.keys() - self._sizes.keys():
             self._sizes[name] = len(write_json(definitions[name]))
         members = sum(len(f'"{name}":,') + self._sizes[name] for name in definitions)

@@ -1,7 +1,7 @@
 """The contract for the declarations of Airflow and Dagster, and what is their own, against real servers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 from unittest.mock import ANY
@@ -13,6 +13,7 @@ from connectors.definitions import WorkflowDefinition
 from connectors.errors import NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.testing import ConnectorContract, EngineHarness, Sample, closing, start
+from tests.connectors.calling import has_ended, until
 from tests.connectors.contracts.test_http_job import WRONG, AirflowHarness, DagsterHarness, JobEngineHarness
 from tests.engines.job_engines.servers import (
     AirflowServer,
@@ -28,19 +29,6 @@ pytestmark = pytest.mark.timeout(400)
 
 PATIENCE_SECONDS = 180.0
 LOOK_SECONDS = 0.25
-
-
-async def until(connector: Connector, run: RunRef, done: Callable[[RunSnapshot], Any]) -> RunSnapshot:
-    """The first snapshot that it is true of."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if done(snapshot := await connector.poll(run)):
-                return snapshot
-            await asyncio.sleep(LOOK_SECONDS)
-
-
-def has_ended(snapshot: RunSnapshot) -> bool:
-    return snapshot.state is not RunState.RUNNING
 
 
 class RealEngineHarness(JobEngineHarness):

@@ -20,10 +20,11 @@ from connectors.testing import (
     ConnectorContract,
     EngineHarness,
     Sample,
+    ask,
     closing,
     http_answer,
+    start,
 )
-from connectors.testing.contract import ask, start
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools

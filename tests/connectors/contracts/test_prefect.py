@@ -1,9 +1,8 @@
 """The contract for Prefect, and what is Prefect's own, against a real server and real flows."""
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,7 +11,7 @@ import pytest
 
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import Rejected
-from connectors.prefect.connector import PrefectConnector
+from connectors.prefect import PrefectConnector
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.testing import (
     Asked,
@@ -23,6 +22,7 @@ from connectors.testing import (
     http_answer,
     start,
 )
+from tests.connectors.calling import has_ended, until
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
 __all__ = ["prefect"]
@@ -31,7 +31,6 @@ __all__ = ["prefect"]
 pytestmark = pytest.mark.timeout(300)
 
 PATIENCE_SECONDS = 120.0
-LOOK_SECONDS = 0.25
 WRONG_AUTH = "tester:wrong-password-9876543210"
 NAMES = {
     "shop": "place-order/shop",
@@ -67,19 +66,6 @@ ORDER_SCHEMA = {
     },
     "additionalProperties": False,
 }
-
-
-async def until(connector: Connector, run: RunRef, done: Callable[[RunSnapshot], Any]) -> RunSnapshot:
-    """The first snapshot that it is true of."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if done(snapshot := await connector.poll(run)):
-                return snapshot
-            await asyncio.sleep(LOOK_SECONDS)
-
-
-def has_ended(snapshot: RunSnapshot) -> bool:
-    return snapshot.state is not RunState.RUNNING
 
 
 class PrefectHarness(EngineHarness):

@@ -12,7 +12,7 @@ import pytest
 from connectors.definitions import RejectedDefinition
 from connectors.errors import NotFound, Rejected
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
-from connectors.restate.connector import RestateConnector
+from connectors.restate import RestateConnector
 from connectors.testing import (
     Asked,
     ConnectorContract,

@@ -18,7 +18,7 @@ import httpx2
 import psutil
 import pytest
 
-from connectors.prefect.connector import PrefectConfig, PrefectConnector
+from connectors.prefect import PrefectConfig, PrefectConnector
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from connectors.restate.connector import RestateConfig, RestateConnector
+from connectors.restate import RestateConfig, RestateConnector
 from connectors.testing import free_port
 from tests import plain_http
 from tests.engines.guarding import do_without, install

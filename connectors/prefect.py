@@ -57,7 +57,7 @@ from connectors.protocol import (
 from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
-MOST_ROWS = 200
+MAX_ROWS = 200
 FIRST_PAUSE_SECONDS = 0.25
 INFO, ERROR = 20, 40
 MAX_WORKFLOWS = 10_000
@@ -259,7 +259,7 @@ class PrefectConnector:
         return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = read_offset(cursor), min(page_size, MOST_ROWS)
+        offset, size = read_offset(cursor), min(page_size, MAX_ROWS)
         found = await self._runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
@@ -400,7 +400,7 @@ def _objects(rows: list[Any]) -> list[dict[str, Any]]:
 async def _or_else(
     otherwise: Answer, asked: Coroutine[Any, Any, Answer], *, until: float | None = None
 ) -> Answer:
-    """For optional requests, whose errors are only logged."""
+    """Makes an optional request, whose errors are only logged."""
     try:
         async with asyncio.timeout_at(until):
             return await asked
@@ -495,7 +495,7 @@ def input_schema(raw: dict[str, Any]) -> Any:
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without Prefect's keywords and titles that repeat a name, at every level."""
+    """Drops Prefect's keywords, and titles that repeat a name, at every level."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
@@ -562,7 +562,7 @@ def type_of(flow_run: dict[str, Any]) -> str:
 
 
 def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
-    """Without result, logs and progress, which Prefect keeps elsewhere."""
+    """Lacks result, logs and progress, which Prefect keeps elsewhere."""
     kind = type_of(flow_run)
     state = STATES[kind]
     # A run that was cancelled before its start has no end time.
@@ -587,7 +587,7 @@ def message_of(flow_run: dict[str, Any]) -> str:
 
 
 def message_in(entry: dict[str, Any]) -> str:
-    """Of a state or a line of the log."""
+    """Returns the message of a state or a line of the log."""
     message = entry.get("message")
     return printable(message) if isinstance(message, str) else ""
 
@@ -671,7 +671,7 @@ def read_listed(
 
 
 def _of_workflow(name: str) -> dict[str, Any]:
-    """By a deployment's id, `flow/deployment`, or a part of either name."""
+    """Filters by a deployment's id, `flow/deployment`, or a part of either name."""
     if not name:
         return {}
     try:

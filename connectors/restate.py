@@ -2,18 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import inf
-from typing import Annotated, Any, ClassVar
+from math import inf, isfinite
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 from loguru import logger
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from connectors import settings
-from connectors.definitions import MAX_SECONDS, RejectedDefinition, WorkflowDefinition
+from connectors.definitions import MAX_SECONDS, RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -53,13 +53,195 @@ from connectors.protocol import (
     read_offset,
     with_result,
 )
-from connectors.restate import handlers
-from connectors.restate.handlers import WORKFLOW, type_of
 from connectors.settings import SourceConfig, hint
 
+SERVICE, OBJECT, WORKFLOW = "Service", "VirtualObject", "Workflow"
+DEFINITIONS = ("$defs", "definitions")  # References into them must stay valid
+DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([a-zµ]+)")
+"""A part of a duration in Restate, such as "1h 30m"."""
+SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 0.0, "µs": 0.0, "ns": 0.0}
+MIN_RETENTION_SECONDS = 600.0  # The time in which a start without an answer is looked up
+LABEL = "workflow-catalogue"  # In the metadata of a workflow's shared handler: "query" or "signal"
+Takes = Literal["nothing", "fields", "value"]
+"""No body; a body with the arguments as fields; the argument `input` as the body."""
+
+
+def _listed(services: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yields each handler that is meant for callers, with its service: public ones, except the queries and
+    signals of a workflow's run."""
+    for service in services:
+        if not isinstance(service, dict) or not isinstance(service.get("handlers"), list):
+            yield service, None
+        elif service.get("public") is not False:
+            for one in service["handlers"]:
+                # An unreadable one counts, so that it is rejected with a reason.
+                is_readable = isinstance(one, dict)
+                if not is_readable or (one.get("public") is not False and not _is_shared(service, one)):
+                    yield service, one
+
+
+def _is_shared(service: dict[str, Any], handler: dict[str, Any]) -> bool:
+    # The handler that is a workflow's run has the type of its service.
+    return service.get("ty") == WORKFLOW and handler.get("ty") != WORKFLOW
+
+
+def _read_handler(
+    service: dict[str, Any], handler: Any, timeout_seconds: int, position: int
+) -> WorkflowDefinition | RejectedDefinition:
+    name, kind = service.get("name"), service.get("ty")
+    if not isinstance(handler, dict) or not all(isinstance(one, str) for one in (name, handler.get("name"))):
+        return parse_definition({"name": name}, position=position)
+    target = f"{name}/{handler['name']}"
+    if problem := _problem_with(service, handler):
+        return RejectedDefinition(position=position, id=target, name=target, reason=problem)
+    takes, schema = _arguments(handler, besides=("key",) if kind == OBJECT else ())
+    if kind == OBJECT:
+        key = {"type": "string", "minLength": 1, "description": f"Which {name}: the object's key."}
+        required = schema.get("required")
+        schema = schema | {
+            "properties": {"key": key, **schema["properties"]},
+            "required": ["key", *(required if isinstance(required, list) else [])],
+        }
+    shared = _shared_handlers(service) if kind == WORKFLOW else []
+    retention = _retention_seconds(service, handler)
+    texts = (handler.get("documentation"), service.get("documentation"))
+    documented = (text for text in texts if isinstance(text, str) and text.strip())
+    raw = {
+        "id": target,
+        "name": target,
+        "description": next(documented, f"Runs {target} at Restate, which does not say what it does."),
+        "inputSchema": schema,
+        "outputSchema": handler.get("output_json_schema"),
+        "queries": [_interaction(one) for one in shared if _is_query(one)],
+        "signals": [_interaction(one) for one in shared if not _is_query(one)],
+        "metadata": {
+            "type": kind,
+            "takes": takes,
+            "shared": {str(one["name"]): _arguments(one)[0] for one in shared},
+            "labels": as_object(service.get("metadata")) | as_object(handler.get("metadata")),
+            **({"remembered_seconds": retention} if isfinite(retention) else {}),
+        },
+    }
+    if kind == WORKFLOW:
+        raw["timeout_seconds"] = timeout_seconds
+    return parse_definition(raw, position=position)
+
+
+def _problem_with(service: dict[str, Any], handler: dict[str, Any]) -> str:
+    kind = service.get("ty")
+    if kind not in (SERVICE, OBJECT, WORKFLOW):
+        return f"its service is of the type {str(kind)[:50]!r}, which this connector does not know"
+    if not _takes_json(handler):
+        return f"its input is {str(handler.get('input_description'))[:100]}, but calls can only send JSON"
+    if (retention := _retention_seconds(service, handler)) < MIN_RETENTION_SECONDS:
+        return (
+            f"Restate keeps its results for only {retention:g} s ({_retention_name(service)}); looking up a "
+            f"start requires at least {MIN_RETENTION_SECONDS:g} s"
+        )
+    return ""
+
+
+def _retention_name(service: dict[str, Any]) -> str:
+    is_workflow = service.get("ty") == WORKFLOW
+    return "workflow_completion_retention" if is_workflow else "idempotency_retention"
+
+
+def _retention_seconds(service: dict[str, Any], handler: dict[str, Any]) -> float:
+    """Returns how long Restate remembers an ended invocation and its key; infinite if it does not say."""
+    name = _retention_name(service)
+    written = handler.get(name, service.get(name))
+    parts = DURATION.findall(written) if isinstance(written, str) else []
+    # Other units are weeks, months and years.
+    return sum(float(number) * SECONDS.get(unit, 604_800.0) for number, unit in parts) if parts else inf
+
+
+def _takes_json(handler: dict[str, Any]) -> bool:
+    described = str(handler.get("input_description") or "").lower()
+    return not described or "json" in described or "*" in described or described == "none"
+
+
+def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tuple[Takes, dict[str, Any]]:
+    """The kind of the body, and the schema of the arguments. `besides`: names of other arguments."""
+    given, described = handler.get("input_json_schema"), str(handler.get("input_description") or "")
+    if given is None and described.lower() == "none":
+        return "nothing", {"type": "object", "properties": {}, "additionalProperties": False}
+    if isinstance(given, dict) and given.get("type") == "object":
+        fields = given.get("properties")
+        if isinstance(fields, dict) and not fields.keys() & {*besides}:
+            return "fields", given
+    schema = dict(as_object(given))
+    hoisted = {name: schema.pop(name) for name in DEFINITIONS if name in schema}
+    # Of an input without a schema Restate does not say whether it may be missing.
+    required = {"required": ["input"]} if schema else {}
+    schema.setdefault("description", "What the handler takes: any JSON value that it understands.")
+    wrapped = {"type": "object", "properties": {"input": schema}, **required, "additionalProperties": False}
+    return "value", wrapped | hoisted
+
+
+def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        one
+        for one in service["handlers"]
+        if isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and _is_shared(service, one)
+        and one.get("public") is not False
+        and _takes_json(one)
+    ]
+
+
+def _is_query(handler: dict[str, Any]) -> bool:
+    """Decides by its metadata; else a handler with an output but no input is a query. Restate does not mark
+    read-only handlers, so the others are signals, which are sent once and require the right to change."""
+    if (said := as_object(handler.get("metadata")).get(LABEL)) in ("query", "signal"):
+        return bool(said == "query")
+    return _arguments(handler)[0] == "nothing" and handler.get("output_description") != "none"
+
+
+def _interaction(handler: dict[str, Any]) -> dict[str, Any]:
+    description = handler.get("documentation")
+    return {
+        "name": handler["name"],
+        "description": description if isinstance(description, str) else "",
+        "inputSchema": _arguments(handler)[1],
+    }
+
+
+def type_of(workflow: WorkflowRef) -> str:
+    return str(workflow.metadata.get("type") or SERVICE)
+
+
+def start_request(
+    workflow: WorkflowRef, arguments: dict[str, Any], key: UUID
+) -> tuple[str, Any, dict[str, str]]:
+    """Path, body and headers. A workflow's id is the key; other handlers have it as their idempotency key."""
+    service, _, handler = workflow.id.partition("/")
+    names, kind = {"service": service, "handler": handler}, type_of(workflow)
+    rest = dict(arguments)
+    headers = {} if kind == WORKFLOW else {"idempotency-key": str(key)}
+    if kind == SERVICE:
+        path = fill_path("/{service}/{handler}/send", **names)
+    else:
+        of = str(key) if kind == WORKFLOW else rest.pop("key", None)
+        if not isinstance(of, str):
+            raise Rejected(f"The argument key must be a string, the key of the {service}.")
+        path = fill_path("/{service}/{of}/{handler}/send", of=of, **names)
+    return path, body_of(workflow.metadata.get("takes"), rest), headers
+
+
+def body_of(takes: Any, arguments: dict[str, Any]) -> Any:
+    """None: no body."""
+    match takes:
+        case "fields":
+            return arguments
+        case "value":
+            return arguments.get("input")
+    return None
+
+
 RUNS = hint(group="Runs")
-MOST_WORKFLOWS = 10_000
-MOST_ROWS = 200
+MAX_WORKFLOWS = 10_000
+MAX_ROWS = 200
 ID = re.compile(r"inv_[0-9A-Za-z]{1,100}")
 CODE = re.compile(r"\[(\d{3})[^\]]*\] ?")
 """Before the message of a failure, as in "[422] No such order" and "[500 Internal] ..."."""
@@ -183,7 +365,7 @@ def state_of(row: dict[str, Any]) -> RunState:
 
 
 def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
-    """Without the output, which the ingress has."""
+    """Lacks the output, which the ingress has."""
     state, failure = state_of(row), CODE.sub("", str(row.get("completion_failure") or ""), count=1)
     error = ""
     if state is RunState.FAILED:
@@ -275,7 +457,7 @@ class RestateConnector:
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
         """Only workflow runs accept queries and signals."""
-        is_workflow = handlers.type_of(workflow) == handlers.WORKFLOW
+        is_workflow = type_of(workflow) == WORKFLOW
         remembered = workflow.metadata.get("remembered_seconds", inf)
         return replace(
             self.capabilities,
@@ -301,11 +483,13 @@ class RestateConnector:
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
         longest = self._config.workflow_timeout_seconds
-        found = handlers.read_services(await self._services(), workflow_timeout_seconds=longest)
-        for position, definition in enumerate(found):
-            if position == MOST_WORKFLOWS:
-                raise InvalidAnswer(f"Restate lists more than {MOST_WORKFLOWS:,} handlers.")
-            yield definition
+        for position, (service, handler) in enumerate(_listed(await self._services())):
+            if position == MAX_WORKFLOWS:
+                raise InvalidAnswer(f"Restate lists more than {MAX_WORKFLOWS:,} handlers.")
+            if isinstance(service, dict):
+                yield _read_handler(service, handler, longest, position)
+            else:
+                yield parse_definition(service, position=position)
 
     async def start(
         self,
@@ -315,7 +499,7 @@ class RestateConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        path, body, headers = handlers.start_request(workflow, arguments, key)
+        path, body, headers = start_request(workflow, arguments, key)
         answer = await self._ingress.request_json("POST", path, body=body, headers=headers, repeatable=False)
         run_id = answer.get("invocationId") if isinstance(answer, dict) else None
         if not isinstance(run_id, str) or not ID.fullmatch(run_id):
@@ -377,12 +561,12 @@ class RestateConnector:
         await self._call(run.workflow, row, name, arguments, repeatable=False)
 
     async def _whereabouts(self, run: RunRef) -> dict[str, Any]:
-        if handlers.type_of(run.workflow) != handlers.WORKFLOW:
+        if type_of(run.workflow) != WORKFLOW:
             raise Unsupported("In Restate, only workflow runs accept queries and signals.")
         return await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = read_offset(cursor), min(page_size, MOST_ROWS)
+        offset, size = read_offset(cursor), min(page_size, MAX_ROWS)
         rows = await self._rows(query_listed(wanted, size=size, offset=offset))
         return RunPage(
             runs=[read_listed(row) for row in rows if _id_in(row)],
@@ -426,10 +610,7 @@ class RestateConnector:
 
     async def _output(self, run_id: str) -> Any:
         path = fill_path("/restate/invocation/{id}/output", id=run_id)
-        answer = await self._ingress.exchange("GET", path, repeatable=True)
-        if not 200 <= answer.status < 300:
-            raise self._refusal(answer, repeatable=True)
-        return self._value(answer)
+        return await self._ask("GET", path, repeatable=True)
 
     async def _call(
         self,
@@ -444,11 +625,16 @@ class RestateConnector:
         key = row.get("target_service_key")
         if not isinstance(key, str) or not key:
             raise InvalidAnswer("Restate does not say which workflow the invocation belongs to.")
-        path, body = handlers.shared_request(workflow, key, name, arguments)
-        headers, content = encode_body(body, None)
-        answer = await self._ingress.exchange(
-            "POST", path, content=content, headers=headers, repeatable=repeatable
-        )
+        shared = as_object(workflow.metadata.get("shared"))
+        if name not in shared:
+            raise NotFound(f"{workflow.name} has no shared handler {name[:100]!r}.")
+        service = workflow.id.partition("/")[0]
+        path = fill_path("/{service}/{key}/{handler}", service=service, key=key, handler=name)
+        headers, content = encode_body(body_of(shared[name], arguments), None)
+        return await self._ask("POST", path, content=content, headers=headers, repeatable=repeatable)
+
+    async def _ask(self, method: str, path: str, *, repeatable: bool, **sent: Any) -> Any:
+        answer = await self._ingress.exchange(method, path, repeatable=repeatable, **sent)
         if not 200 <= answer.status < 300:
             raise self._refusal(answer, repeatable=repeatable)
         try:
