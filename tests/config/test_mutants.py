@@ -66,13 +66,6 @@ def test_what_no_test_can_see_stays_as_it_is(source: str) -> None:
     assert faults(source) == set()
 
 
-def test_a_sample_is_the_same_for_the_same_seed() -> None:
-    parts = ["catalogue/naming", "connectors/simplified"]
-    first, again, other = (sample(ROOT, parts, size=10, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-    assert len(first) == 10
-
-
 def test_every_part_that_is_tried_is_there() -> None:
     assert all(modules_of(ROOT, part) for part in PARTS)
 

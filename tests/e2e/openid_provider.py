@@ -3,7 +3,6 @@
 import json
 import re
 import secrets
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -155,13 +154,3 @@ class OpenIdProvider:
         )
         assert answer.is_success, answer.text
         return answer
-
-
-def claims_of(token: str, **changes: Any) -> dict[str, Any]:
-    """What a good token says, with changes; None takes a claim away."""
-    claims = jwt.decode(token, options={"verify_signature": False}) | changes
-    return {name: value for name, value in claims.items() if value is not None}
-
-
-def ago(seconds: float) -> int:
-    return int(time.time() - seconds)

@@ -34,7 +34,7 @@ BUILT_IN = {
 @asynccontextmanager
 async def client_of_2026(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
-    async with plain_http.AsyncClient(headers=headers, timeout=30) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
         async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
             yield client

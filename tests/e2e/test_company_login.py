@@ -39,10 +39,6 @@ curator.permissions.set(Permission.objects.filter(codename__in=["view_workflow",
 Group.objects.get_or_create(name="Operator")
 User.objects.get_or_create(username="old.company", defaults={"is_active": False})
 """
-SET_ACTIVE = """
-from django.contrib.auth.models import User
-User.objects.filter(username="ada.company").update(is_active={})
-"""
 DESCRIBE = """
 import json
 from django.contrib.auth.models import User
@@ -159,25 +155,6 @@ def test_a_person_logs_in_at_the_company_and_works_with_the_role_of_their_group(
     company.browser.wait_for("document.querySelector('input[name=login]')")  # Logged out there too
 
 
-def test_another_group_is_another_role_at_the_next_login(company: Company) -> None:
-    company.log_in("ada")
-    company.provider.change("ada", groups=["night-shift"])
-    company.forget_logins()
-    company.log_in("ada")
-    assert company.describe("ada.company") == [True, False, False, ["Operator"]]
-    company.provider.change("ada", groups=[])
-    company.forget_logins()
-    company.log_in("ada")
-    company.browser.wait_for_text("has no role in this admin yet")
-    assert company.describe("ada.company") == [False, False, False, []]
-    company.provider.change("ada", groups=["platform-team"])
-    history = company.run(
-        "from catalogue.models import HistoryEntry\n"
-        "print([one.message for one in HistoryEntry.objects.filter(object_name='ada.company')])"
-    )
-    assert "joined Operator; left Curator" in history
-
-
 REFUSED = {
     "bob": "None of your groups has access",
     "eve": "its preferred_username names a superuser",
@@ -197,15 +174,6 @@ def test_strangers_disabled_accounts_and_names_of_superusers_stay_out(
             assert company.browser.run("return location.pathname") == "/admin/login/"
             company.browser.open(f"{company.address}/admin/catalogue/source/")
             assert company.browser.run("return location.pathname") == "/admin/login/"
-
-
-def test_a_session_ends_when_its_account_is_disabled(company: Company) -> None:
-    company.provider.change("ada", groups=["platform-team"])
-    company.log_in("ada", page="/admin/catalogue/source/")
-    company.run(SET_ACTIVE.format(False))
-    company.browser.open(f"{company.address}/admin/catalogue/source/")
-    assert company.browser.run("return location.pathname") == "/admin/login/"
-    company.run(SET_ACTIVE.format(True))
 
 
 def test_a_login_that_was_begun_elsewhere_is_not_completed_here(company: Company) -> None:
@@ -251,16 +219,3 @@ def test_while_the_provider_is_away_the_login_page_says_so(
             form = {"username": "admin", "password": company.product.password or ""}
             refused = http.post("/admin/login/", data=form | {"csrfmiddlewaretoken": token})
         assert refused.status_code != 302
-
-
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_the_login_page_looks_as_it_should(company: Company, colours: str) -> None:
-    company.browser.prefer(colours)
-    company.browser.complaints()
-    for width in (390, 1400):
-        company.browser.resize(width)
-        company.browser.open(f"{company.address}/admin/login/")
-        company.browser.wait_for_text("Log in with Example Corp")
-        keep_picture(f"login-{width}-{colours}", company.browser)
-        assert not company.browser.complaints()
-        assert company.browser.run("return document.documentElement.scrollWidth") <= width

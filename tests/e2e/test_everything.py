@@ -1,6 +1,5 @@
 """All that the protocol's own test server can answer comes out of our endpoint as it went in."""
 
-import asyncio
 import base64
 import json
 import re
@@ -8,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +25,6 @@ from mcp_types import (
 from tests import plain_http
 from tests.e2e.node_tools import node
 from tests.e2e.product import AGENT, Product, Rest, environment, place_for_one, started
-from tests.e2e.test_typescript import ask
 from tests.engines.everything import Everything, everything
 from tests.processes import ROOT
 
@@ -267,19 +264,6 @@ def texts(result: CallToolResult) -> list[str]:
     return [UUID.sub("...", block.text) for block in result.content]
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("tool", sorted(ASK_THEIR_USER))
-async def test_what_a_tool_asks_its_user_is_answered_as_at_the_server_itself(
-    product: Product, everything: Everything, era: str, tool: str
-) -> None:
-    """B10: the server speaks a version with a handshake, the client either."""
-    answers = {"elicitation_callback": agree}
-    async with ours(product, era, **answers) as client, directly(everything, **answers) as upstream:
-        arguments = ASK_THEIR_USER[tool]
-        told, expected = await client.call_tool(tool, arguments), await upstream.call_tool(tool, arguments)
-    assert texts(told) == texts(expected)
-
-
 async def test_the_tools_that_need_a_model_or_folders_are_not_offered(
     product: Product, everything: Everything
 ) -> None:
@@ -299,21 +283,6 @@ async def test_the_tools_that_need_a_model_or_folders_are_not_offered(
     assert not NEED_THE_CLIENT & shown
     assert capable - shown <= NEED_THE_CLIENT
     assert capable & NEED_THE_CLIENT
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_failure_has_the_servers_words_and_then_ours(
-    product: Product, everything: Everything, era: str
-) -> None:
-    """A2.4, A7.4."""
-    call = ("get-resource-reference", {"resourceType": "Text", "resourceId": -1})
-    async with ours(product, era) as client, directly(everything) as upstream:
-        told, said = await client.call_tool(*call), await upstream.call_tool(*call)
-    assert told.is_error and said.is_error
-    *blocks, advice = as_json(told)["content"]
-    assert blocks == as_json(said)["content"]
-    assert told.meta is not None
-    assert told.meta[f"{OURS}execution-id"] in advice["text"]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -399,56 +368,3 @@ async def test_a_model_folders_and_a_user_are_asked_as_by_the_server_itself(
         said = await upstream.call_tool(tool, arguments)
     assert texts(told) == texts(said)
     assert [as_json(params) for params in asked] == [as_json(params) for params in expected]
-
-
-async def test_a_tool_that_runs_as_a_task_gives_the_tasks_result(
-    product: Product, everything: Everything
-) -> None:
-    """A7.1, B10: the server refuses to run it in any other way; our callers need not know."""
-    arguments = {"topic": "tides", "ambiguous": False}
-    async with ours(product, ERAS[0]) as older, ours(product, ERAS[1]) as newer:
-        *told, said = await asyncio.gather(
-            *(client.call_tool(NEEDS_A_TASK, arguments) for client in (older, newer)),
-            run_as_task(everything, NEEDS_A_TASK, arguments),
-        )
-    assert [as_json(result) for result in told] == [as_json(said)] * 2
-
-
-async def run_as_task(everything: Everything, name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """As the protocol of 2025-11-25 has it, by hand: the official client knows no such tasks."""
-    session = {"accept": "application/json, text/event-stream"}
-
-    async def ask(method: str, **params: Any) -> dict[str, Any]:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        answer = await http.post(everything.url, json=body, headers=session)
-        session["mcp-session-id"] = answer.headers["mcp-session-id"]
-        data = next(line for line in answer.text.splitlines() if line.startswith("data: {"))
-        result: dict[str, Any] = json.loads(data[6:])["result"]
-        return result
-
-    async with plain_http.AsyncClient(timeout=30) as http:
-        who = {"name": "tests", "version": "1"}
-        await ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=who)
-        # Only then does the server have all its tools.
-        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        await http.post(everything.url, json=ready, headers=session)
-        created = await ask("tools/call", name=name, arguments=arguments, task={"ttl": 60_000})
-        # The answer comes when the task has ended.
-        result = await ask("tasks/result", taskId=created["task"]["taskId"])
-    return CallToolResult.model_validate(result, by_name=False)
-
-
-@pytest.mark.parametrize("release", ["v1", "v2"])
-async def test_the_typescript_client_gets_the_same(
-    product: Product, everything: Everything, node: Path, release: str
-) -> None:
-    """E8: its validators refuse what is not exactly the protocol's."""
-    mode = {} if release == "v1" else {"mode": "auto"}
-    calls = {"calls": CALLS, "resources": []}
-    told = ask(
-        node, {"release": release, "url": f"{product.url}/mcp", "token": product.token, **mode, **calls}
-    )
-    async with directly(everything) as upstream:
-        for (tool, arguments), answer in zip(CALLS, told["calls"], strict=True):
-            result = CallToolResult.model_validate(answer, by_name=False)
-            assert as_json(result) == as_json(await upstream.call_tool(tool, arguments)), tool

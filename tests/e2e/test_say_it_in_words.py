@@ -11,7 +11,6 @@ import pytest
 
 from connectors.testing import free_port
 from tests import plain_http
-from tests.e2e.browser import Browser, text_of
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
 from tests.engines.model_answers import KEY, MODEL, proposes
@@ -144,22 +143,6 @@ async def test_words_become_a_request_that_is_shown_sent_told_and_recorded(
     seen = json.dumps([shown, answer, recorded, execution]) + product.output
     assert API_TOKEN not in seen + "".join(asked.prompt for asked in model.asked)
     assert KEY not in seen
-
-
-def test_an_admin_sees_what_was_asked_and_what_became_of_it(
-    product: Product, model: ModelServer, create_order: str
-) -> None:
-    """C4.1: the page shows the words, the tool and why, and the request."""
-    model.script(proposes(create_order, {"item": "spoon", "amount": 3}, reason="Spoons are ordered there."))
-    answer = say(
-        product.url, product.token, user_instructions="Three spoons!", tool_ids=[create_order], dry_run=True
-    ).json()
-    assert product.password
-    with Browser(product) as browser:
-        browser.log_in(product.password)
-        page = text_of(browser.get(f"orchestration/workflowrequest/{answer['request_id']}/change/"))
-    for words in ("Three spoons!", "Spoons are ordered there.", create_order, '"spoon"'):
-        assert words in page
 
 
 def test_a_request_whose_process_was_killed_says_so_and_nothing_is_sent_twice(

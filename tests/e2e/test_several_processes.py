@@ -104,24 +104,6 @@ def runs_with(deployment: Deployment, mark: str) -> list[dict[str, Any]]:
     return [run for run in deployment.engines[KEYED].runs() if mark in json.dumps(run["input"])]
 
 
-def test_a_setting_that_is_changed_at_one_holds_at_the_other(deployment: Deployment) -> None:
-    """A4.4: within seconds, and without a restart."""
-    first, second = (Web(url, deployment.tokens[OBSERVER]) for url in deployment.web_urls)
-
-    def told(web: Web, name: str) -> Any:
-        return next(
-            entry["value"] for entry in web.ask("GET", "/settings/")["settings"] if entry["name"] == name
-        )
-
-    usual = told(second, "max_queued_executions")
-    try:
-        first.ask("PATCH", "/settings/", json={"max_queued_executions": 17})
-        wait_until(lambda: told(second, "max_queued_executions") == 17, PATIENCE_SECONDS)
-    finally:
-        second.ask("PATCH", "/settings/", json={"max_queued_executions": None})
-    wait_until(lambda: told(first, "max_queued_executions") == usual, PATIENCE_SECONDS)
-
-
 def test_a_run_started_at_one_is_seen_and_cancelled_at_the_other(
     deployment: Deployment, webs: tuple[Web, Web], tools: dict[str, str]
 ) -> None:
@@ -154,19 +136,6 @@ async def test_a_call_that_waits_at_one_is_cancelled_at_the_other(
     assert result.is_error
     assert "cancelled" in str(result.content)
     assert [run["status"] for run in runs_with(deployment, "waited for here")] == ["CANCELLED"]
-
-
-async def test_a_result_of_a_run_started_at_one_is_had_from_the_other(
-    webs: tuple[Web, Web], tools: dict[str, str]
-) -> None:
-    """A8.4: over another door as well."""
-    here, there = webs
-    started = here.start(tools["text_statistics"], {"text": "One, two, three."})
-    there.settled(started["id"])
-    async with there.mcp() as client:
-        status = await client.call_tool("get_execution_status", {"execution_id": started["id"]})
-    assert status.structured_content["state"] == "completed"
-    assert status.structured_content["output"]["words"] == 3
 
 
 @pytest.mark.parametrize("wait", [0, 10])

@@ -203,27 +203,3 @@ def test_what_goes_wrong_is_said_and_the_page_can_be_used_again(
     page.press(ENTER)
     page.wait_for_text('"state": "sent"', within="#record")
     assert called(shop) == ["GET /orders/A-7"]
-
-
-def test_scripts_that_others_put_into_a_page_are_not_run(page: RealBrowser) -> None:
-    """E6: the page's own are; it was searched and picked from with them."""
-    page.run(
-        "document.addEventListener('securitypolicyviolation', event => window.blocked = event.blockedURI);"
-        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = true\">')"
-    )
-    assert page.wait_for("window.blocked") == "inline"
-    assert page.run("return window.ran") is None
-
-
-def test_a_question_is_asked_before_a_button_does_what_cannot_be_undone(
-    browser: RealBrowser, product: Product
-) -> None:
-    """B8: and nothing is done where the answer is no."""
-    browser.open(f"{product.url}/admin/mcp_bridge/accesstoken/?q=curator")
-    address = browser.run("return document.querySelector('a[href*=\"/change/\"]').href")
-    browser.open(address)
-    browser.run("window.confirm = question => { window.asked = question; return false }")
-    browser.tab_to("form[data-question] [type=submit]")
-    browser.press(ENTER)
-    assert browser.wait_for("window.asked") == "Revoke this token? Its clients are locked out."
-    assert "revoked" not in browser.text()

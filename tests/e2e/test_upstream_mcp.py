@@ -139,30 +139,6 @@ async def until_running(rest: Rest, tool: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_tools_of_a_server_are_ours_with_schema_annotations_result_and_failure(
-    product: Product, rest: Rest, named: dict[str, dict[str, str]], source: str
-) -> None:
-    """B10, A1.2, A2.3, A2.4, A7.4: discovered, enabled, called; names differ only where sources clash."""
-    names = named[source]
-    async with client_of_2026(product) as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        said = await patiently(client, names["say"], {"sentence": "The kettle boils."})
-        measured = await patiently(client, names["measure"], {"sentence": "tea"})
-        failed = await patiently(client, names["burn"], {})
-        refused = await patiently(client, names["say"], {"words": "?"})
-        lied = await patiently(client, names["lie"], {})
-    assert names["say"] == ("say" if source == "sessions" else f"say_{source}")
-    assert tools[names["measure"]].output_schema["properties"]["letters"] == {"type": "integer"}
-    assert tools[names["measure"]].annotations.read_only_hint is True
-    assert text_of(said) == "The kettle boils."
-    assert measured.structured_content == {"letters": 3}
-    assert failed.is_error and "The tea went cold." in text_of(failed)
-    assert refused.is_error and "sentence" in text_of(refused)
-    assert lied.is_error
-    assert newest(rest, names["say"])["output"] == "The kettle boils."
-
-
-@pytest.mark.parametrize("source", SOURCES)
 async def test_progress_reaches_the_caller_and_a_cancel_reaches_the_server(
     product: Product,
     rest: Rest,
