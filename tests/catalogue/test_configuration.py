@@ -1,9 +1,10 @@
 """Configuration as code: what a file may say, what an import makes of it, and what it refuses."""
 
 import itertools
-import threading
-from collections.abc import Callable
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from catalogue.schemas import GENERIC_SCHEMA
 from connectors.definitions import WorkflowDefinition, parse_definition
 from tests.catalogue.engine import Engine, definitions
 from tests.factories import make_feature, make_filter, make_source, make_toolset, make_workflow
+from tests.threads import together
 
 pytestmark = pytest.mark.django_db
 BY = command("import_catalogue")
@@ -405,27 +407,6 @@ def test_a_section_can_be_exported_alone(tmp_path: Path) -> None:
     assert [name for name in SECTIONS if f"\n{name}:" in out.getvalue()] == ["filters", "toolsets"]
 
 
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Begin them together, each on a connection of its own; what they return or raise."""
-    ready, outcomes = threading.Barrier(len(works)), [None] * len(works)
-
-    def carry_out(index: int, work: Callable[[], Any]) -> None:
-        ready.wait(10)
-        try:
-            outcomes[index] = work()
-        except Exception as error:  # noqa: BLE001
-            outcomes[index] = error
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=carry_out, args=item) for item in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return outcomes
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.databases("catalogue.imports.configuration")
 def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -> None:
@@ -435,7 +416,7 @@ def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -
         make_workflow(source, upstream_id=str(number), tool_name=f"old_{number}")
     text = export_catalogue().replace("tool_name: old_", "tool_name: new_")
     text = text.replace("toolsets: {}", "toolsets: {finance: {picked: [new_1]}}")
-    outcomes = at_once(*[lambda: len(load(text).changes)] * 3)
+    outcomes = together(*[lambda: len(load(text).changes)] * 3)
     assert sorted(outcomes) == [0, 0, 21]
     assert Toolset.objects.get().picked.get().tool_name == "new_1"
 
@@ -450,7 +431,7 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
     text = export_catalogue(["workflows"]).replace("enabled: false", "enabled: true\n      title: Ours")
     present = Workflow.objects.count()
     Workflow.objects.update(content_hash="x", description="Old.")
-    listed, imported = at_once(lambda: refresh_source(source), lambda: load(text))
+    listed, imported = together(partial(refresh_source, source), partial(load, text))
     assert (listed.outcome, listed.updated, len(imported.changes)) == ("succeeded", present, present)
     rows = Workflow.objects.values_list("enabled", "title_override", "description")
     assert {row[:2] for row in rows} == {(True, "Ours")}
@@ -465,15 +446,12 @@ def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
     for number in (1, 2):
         make_workflow(source, upstream_id=str(number), tool_name=f"tool_{number}")
     text = "{version: 1, workflows: {orders: {'2': {tool_name: taken}}}}"
-    outcomes: list[Any] = []
-    importing = threading.Thread(target=lambda: outcomes.extend(at_once(lambda: load(text))))
-    with transaction.atomic():
+    with ThreadPoolExecutor(1) as other, transaction.atomic():
         override_workflow(Workflow.objects.get(upstream_id="1"), tool_name="taken")
-        importing.start()
-        importing.join(0.2)
-    importing.join(60)
-    assert isinstance(outcomes[0], ImportRefused)
-    assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
+        importing = other.submit(together, partial(load, text))
+        time.sleep(0.2)
+    with pytest.raises(ImportRefused, match="the tool name taken belongs to workflow 1 of orders"):
+        importing.result()
 
 
 def test_a_change_that_was_accepted_on_staging_is_accepted_in_production() -> None:

@@ -2,8 +2,6 @@
 
 import contextlib
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +28,7 @@ from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, W
 from catalogue.sources import configure_source, create_source, switch_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 from tests.thoroughness import THOROUGH
+from tests.threads import together
 
 pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
 
@@ -149,38 +148,6 @@ def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(
     assert list(current_catalogue().workflows) == [workflow.tool_name]
 
 
-@pytest.mark.e2e
-@pytest.mark.django_db(transaction=True)
-def test_a_change_made_by_another_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A4.4: the revision in the database is what processes have in common."""
-    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
-    make_workflow(make_source("erp"), name="report", enabled=False)
-    assert current_catalogue().workflows == {}
-
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, connection.vendor, str(connection.settings_dict["NAME"])],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert list(current_catalogue().workflows) == ["report"]
-
-
-OTHER_PROCESS = """
-import os, sys
-os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
-from django.conf import settings
-settings.DATABASES["default"]["NAME"] = sys.argv[2]
-import django
-django.setup()
-from django.core.management import call_command
-call_command("enable_workflows", "--source", "erp", "report")
-"""
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_change_that_was_not_committed_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A4.4: nor does its revision number come back for another content."""
@@ -270,18 +237,6 @@ def test_however_a_row_is_written_the_change_is_seen_and_other_rows_are_not_read
     assert after["other"] is before["other"]
 
 
-def test_what_is_deleted_added_and_hidden_is_seen_among_rows_that_are_kept(db: None) -> None:
-    for name in ("deleted", "hidden", "kept"):
-        make_workflow(name=name)
-    confirmed_catalogue()
-
-    Workflow.objects.filter(name="deleted").delete()
-    make_workflow(name="added")
-    make_filter("hidden", action="exclude")
-
-    assert list(confirmed_catalogue().workflows) == ["added", "kept"]
-
-
 def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(db: None) -> None:
     """A4.4"""
     source = make_source("engine", base_url="https://one.example")
@@ -356,22 +311,15 @@ def _in_own_connection(act: Callable[[], None]) -> None:
 def test_many_threads_that_need_the_catalogue_at_once_read_it_once() -> None:
     """D6, B7: a restart under load must not start with a stampede."""
     make_workflows(3)
-    together, seen, reads = threading.Barrier(6), [], []
 
-    def look() -> None:
+    def look() -> tuple[object, int]:
         connection.force_debug_cursor = True
-        together.wait()
-        seen.append(current_catalogue())
-        reads.extend(query["sql"] for query in connection.queries if "workflowfilter" in query["sql"])
+        catalogue = current_catalogue()
+        return catalogue, sum("workflowfilter" in query["sql"] for query in connection.queries)
 
-    threads = [threading.Thread(target=_in_own_connection, args=(look,)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len({id(catalogue) for catalogue in seen}) == 1 and len(seen) == 6
-    assert len(reads) == 1
+    seen, reads = zip(*together(*[look] * 6), strict=True)
+    assert len({id(catalogue) for catalogue in seen}) == 1
+    assert sum(reads) == 1
 
 
 # --- what moves the revision ----------------------------------------------------------------------------

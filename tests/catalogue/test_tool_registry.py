@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from catalogue.admin.discovery import describe_counts
 from catalogue.connections import close_connectors
@@ -30,6 +29,7 @@ from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import API, BEARER, TOKEN, tool
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.factories import NOWHERE, make_source, make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db,
@@ -354,31 +354,10 @@ def test_an_api_that_answers_anything_at_all_is_no_outage(api: TargetApi) -> Non
 # - a submission while the source's settings change: the tool belongs to what the source is afterwards.
 
 
-@pytest.fixture
-def at_once() -> Iterator[Callable[..., list[Any]]]:
-    """Run these in threads with database connections of their own; what they return, in their order."""
-    threads = ThreadPoolExecutor(8)
-
-    def run(acts: list[Callable[[], Any]]) -> list[Any]:
-        def with_own_connection(act: Callable[[], Any]) -> Any:
-            try:
-                return act()
-            finally:
-                connection.close()
-
-        return [future.result() for future in [threads.submit(with_own_connection, act) for act in acts]]
-
-    yield run
-    threads.shutdown()
-
-
-AtOnce = Callable[[list[Callable[[], Any]]], list[Any]]
-
-
 @pytest.mark.django_db(transaction=True)
-def test_the_same_new_tool_at_once_is_one_tool(at_once: AtOnce) -> None:
+def test_the_same_new_tool_at_once_is_one_tool() -> None:
     """C1.1"""
-    stored = at_once([lambda: store_tools([tool()], expose=True)] * 6)
+    stored = together(*[partial(store_tools, [tool()], expose=True)] * 6)
 
     changes = sorted(one.tools[0].change for one in stored)
     assert changes == ["added"] + ["unchanged"] * 5
@@ -388,16 +367,10 @@ def test_the_same_new_tool_at_once_is_one_tool(at_once: AtOnce) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tools_of_one_new_api_at_once_get_one_source(at_once: AtOnce) -> None:
+def test_tools_of_one_new_api_at_once_get_one_source() -> None:
     """C1.1"""
-    stored = at_once(
-        [
-            lambda number=number: store_tools(
-                [tool(f"t{number}", api={"authentication": BEARER})], expose=True
-            )
-            for number in range(6)
-        ]
-    )
+    tools = [tool(f"t{number}", api={"authentication": BEARER}) for number in range(6)]
+    stored = together(*(partial(store_tools, [one], expose=True) for one in tools))
 
     assert {one.tools[0].source for one in stored} == {"api.example.com"}
     assert Workflow.objects.count() == 6
@@ -405,23 +378,17 @@ def test_tools_of_one_new_api_at_once_get_one_source(at_once: AtOnce) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tools_of_one_name_at_once_get_ids_of_their_own(at_once: AtOnce) -> None:
+def test_tools_of_one_name_at_once_get_ids_of_their_own() -> None:
     """C1.1, A6.4"""
-    stored = at_once(
-        [
-            lambda number=number: store_tools(
-                [tool(endpoint=f"https://api{number}.example.com")], expose=True
-            )
-            for number in range(6)
-        ]
-    )
+    tools = [tool(endpoint=f"https://api{number}.example.com") for number in range(6)]
+    stored = together(*(partial(store_tools, [one], expose=True) for one in tools))
 
     assert len({one.tools[0].tool_id for one in stored}) == 6
     assert sorted(Workflow.objects.values_list("name", flat=True)) == ["get_order"] * 6
 
 
 @pytest.mark.django_db(transaction=True)
-def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> None:
+def test_replacing_and_removing_at_once_leaves_one_of_both() -> None:
     """A1.3: a tool that is gone is not brought back by who meant to change it."""
     store_tools([tool()], expose=True)
     workflow = Workflow.objects.select_related("source").get()
@@ -433,7 +400,7 @@ def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> N
             return False
         return True
 
-    replaced, _ = at_once([replace, lambda: remove_tool(workflow)])
+    replaced, _ = together(replace, partial(remove_tool, workflow))
 
     workflow.refresh_from_db()
     assert workflow.missing_since is not None
@@ -441,7 +408,7 @@ def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, at_once: AtOnce) -> None:
+def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi) -> None:
     """B6"""
     store_tools([tool("a", endpoint=f"{api.base_url}/orders")], expose=True)
     api.tell("GET", "/", Reply(200, {}, held=True))
@@ -453,7 +420,7 @@ def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, 
         api.released.set()
         return stored
 
-    run, stored = at_once([lambda: refresh_source(source), submit])
+    run, stored = together(partial(refresh_source, source), submit)
 
     assert run.outcome == DiscoveryRun.Outcome.SUCCEEDED
     assert told(stored) == [("b", "127.0.0.1", "added")]
@@ -462,16 +429,13 @@ def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submission_while_the_settings_change_goes_where_they_lead(at_once: AtOnce) -> None:
+def test_a_submission_while_the_settings_change_goes_where_they_lead() -> None:
     """A4.4: to the source as it was before or as it is after, never to a mixture."""
     source = add_api("orders")
     elsewhere = {"base_url": "https://elsewhere.example.com"}
 
-    stored, _ = at_once(
-        [
-            lambda: store_tools([tool()], expose=True),
-            lambda: configure_source(source, config=elsewhere),
-        ]
+    stored, _ = together(
+        partial(store_tools, [tool()], expose=True), partial(configure_source, source, config=elsewhere)
     )
 
     workflow = Workflow.objects.select_related("source").get()

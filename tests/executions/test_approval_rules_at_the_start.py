@@ -27,6 +27,7 @@ from tests.executions.steps import advance_due_executions, make_active, read, re
 from tests.executions.test_approvals import anna, ben
 from tests.factories import make_toolset
 from tests.mcp_bridge.database import in_database
+from tests.threads import together
 
 __all__ = ["anna", "ben", "runs"]
 
@@ -117,15 +118,6 @@ async def test_a_client_that_waits_in_the_queue_is_told_at_once(
     runs.end_all()
     await working
     assert names_of(runs) == ["first", "second"]
-
-
-def test_a_call_whose_arguments_match_no_rule_starts_as_before(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    asked = create_execution(request_for("report", {"amount": 5}))
-    require_by_rule()
-    work()
-    assert (read(asked).state, engine.count("start")) == (State.RUNNING, 1)
 
 
 def test_nobody_approves_their_own_call_that_is_held_later(workflow: Workflow, anna: User) -> None:
@@ -337,17 +329,7 @@ def test_a_start_and_a_change_of_the_rules_at_once_leave_it_started_or_waiting(
     attempt: int, engine: WireEngine, workflow: Workflow
 ) -> None:
     asked = record(workflow)
-    meeting = threading.Barrier(2)
-
-    def change() -> None:
-        meeting.wait(10)
-        change_and_close(require_by_workflow)
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    meeting.wait(10)
-    work()
-    changing.join()
+    together(work, require_by_workflow)
     work()
     expected = {State.RUNNING: 1, State.UNAPPROVED: 0}
     assert engine.count("start") == expected[State(read(asked).state)]

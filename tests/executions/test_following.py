@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 from loguru import logger
 from pytest_django import DjangoAssertNumQueries
@@ -14,7 +13,7 @@ from pytest_django import DjangoAssertNumQueries
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
-from executions.advancing import advance, poll_due_executions
+from executions.advancing import advance
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, describe_execution, find_execution
 from executions.runner.follow import CANCELLATION_GRACE
@@ -24,31 +23,25 @@ from tests.executions.engines import (
     Gate,
     WireEngine,
     completed,
-    in_thread,
     in_turn,
     status,
-    until,
-    wait_until,
 )
 from tests.executions.steps import (
     ADMIN,
     ALICE,
     BOB,
     advance_due_executions,
-    call,
     expire_lease,
-    in_database,
     let_pass,
     make_active,
     payload_of,
     reach_deadline,
     read,
-    source_of,
     timeline,
     told,
 )
 from tests.factories import make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine
+from tests.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,14 +116,6 @@ def test_progress_and_the_end_of_a_run_reach_the_log(
     assert end.endswith(f": line 7 has 3 columns instead of 4 {running.pk}\n")
 
 
-def test_a_run_that_failed_keeps_the_engines_reason(engine: WireEngine, running: Execution) -> None:
-    """A2.4, A7.4."""
-    engine.on_status = replies(200, status("FAILED", error="line 7 has 3 columns instead of 4"))
-    record = tick(running)
-    assert (record.state, record.error_kind) == (State.FAILED, "execution")
-    assert record.error == "line 7 has 3 columns instead of 4"
-
-
 def test_a_long_traceback_keeps_its_beginning_and_its_last_line(
     engine: WireEngine, running: Execution
 ) -> None:
@@ -141,12 +126,6 @@ def test_a_long_traceback_keeps_its_beginning_and_its_last_line(
     error = tick(running).error
     assert error.startswith("Traceback:\n") and error.endswith(last)
     assert "characters left out" in error and len(error) < 4_100
-
-
-def test_a_run_that_was_cancelled_at_the_engine_is_cancelled(engine: WireEngine, running: Execution) -> None:
-    """A8.3."""
-    engine.on_status = replies(200, status("CANCELLED"))
-    assert tick(running).state == State.CANCELLED
 
 
 def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine, running: Execution) -> None:
@@ -252,17 +231,6 @@ def test_the_engines_retry_after_holds_for_polls(engine: WireEngine, running: Ex
     assert 85 < wait.total_seconds() <= 90
 
 
-def test_a_run_that_the_engine_does_not_know_is_given_up_at_the_fourth_time(
-    engine: WireEngine, running: Execution
-) -> None:
-    """B3, A7.4: engines that record a start late say "not found" for a moment."""
-    engine.on_status = in_turn(replies(200, status()), NOT_FOUND)
-    for _ in range(4):
-        assert tick(running).state == State.RUNNING
-    record = tick(running)
-    assert record.state == State.FAILED and "no longer knows the run" in record.error
-
-
 def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_within_seconds(
     engine: WireEngine, running: Execution
 ) -> None:
@@ -353,25 +321,6 @@ def test_only_not_found_in_a_row_counts(engine: WireEngine, running: Execution) 
 
 
 # Deadlines.
-
-
-def test_a_run_that_takes_too_long_is_cancelled_at_the_engine(example_engine: ExampleEngine) -> None:
-    """A7.2, A7.5: the engine's own record says so, and ours why."""
-    make_workflow(source_of(example_engine), upstream_id="1003", name="countdown", timeout_seconds=20)
-    execution = run_in_background_loop(call("countdown", {"seconds": 600}, seconds=0))
-    wait_until(lambda: read(execution).run_id and not read(execution).lease_holder)
-    reach_deadline(execution)
-
-    advance_due_executions()
-
-    let_pass(execution, 1)
-    advance_due_executions()
-    record = read(execution)
-    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
-    assert record.error == "It took longer than its timeout of 20 s and was cancelled at the engine."
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["status"] == "CANCELLED"
-    assert record.payload.status_answer["status"] == "CANCELLED"
 
 
 def test_the_deadline_is_noticed_in_time(engine: WireEngine, workflow: Workflow) -> None:
@@ -585,19 +534,6 @@ def test_a_run_that_waited_long_for_its_start_is_young(engine: WireEngine, runni
 
 
 @pytest.mark.databases("executions.runner.follow")
-def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
-    """B8: its lease runs out, and another worker goes on."""
-    engine.on_status = replies(200, completed())
-    (claimed,) = claim_due_executions(limit=10)
-    assert advance_due_executions() == 0
-
-    expire_lease(running, holder=claimed.lease_holder)
-
-    assert advance_due_executions() == 1
-    assert read(running).succeeded
-
-
-@pytest.mark.databases("executions.runner.follow")
 def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> None:
     """The slower one finds the row settled: what the faster one recorded stays."""
     gate = Gate(replies(200, completed({"by": "the slow one"})))
@@ -615,26 +551,6 @@ def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> N
     assert timeline(running).count("completed") == 1
 
 
-@pytest.mark.databases("executions.runner.follow")
-def test_many_readers_cause_no_poll(engine: WireEngine, running: Execution) -> None:
-    """B7: status is read from the record that workers keep."""
-    for _ in range(20):
-        assert describe_execution(find_execution(str(running.pk), caller=ALICE))["state"] == "running"
-    assert engine.requests == []
-
-
-def test_a_tick_does_not_wait_for_a_slow_engine(engine: WireEngine, running: Execution) -> None:
-    """B7: what is under way is not begun a second time, and other engines are not held up."""
-    gate = Gate(replies(200, completed()))
-    engine.on_status = gate
-    poll_due_executions()
-    gate.wait_for_request()
-    poll_due_executions()
-    gate.open()
-    wait_until(lambda: read(running).succeeded)
-    assert engine.count("status") == 1
-
-
 # Claims.
 
 
@@ -647,22 +563,14 @@ def test_several_workers_claim_each_execution_once() -> None:
     """Two workers, two databases: compare-and-set, no locks that SQLite does not have."""
     executions, workflow = 60, make_workflow()
     make_due(executions, workflow)
-    meeting = threading.Barrier(4)
-    claimed: list[list[Execution]] = []
 
-    def work() -> None:
-        meeting.wait()
+    def work() -> list[Execution]:
         mine: list[Execution] = []
         while taken := claim_due_executions(limit=7):
             mine += taken
-        claimed.append(mine)
-        connection.close()
+        return mine
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    claimed = together(*[work] * 4)
 
     keys = [execution.pk for mine in claimed for execution in mine]
     assert len(keys) == len(set(keys)) == executions
@@ -719,22 +627,3 @@ def test_a_caller_sees_what_it_started_and_an_administrator_everything(workflow:
         with pytest.raises(UnknownExecution, match="Unknown execution"):
             find_execution(unknown, caller=BOB)
     assert not Execution.objects.visible_to(BOB).exists()
-
-
-async def test_status_follows_the_run_to_its_result(engine: WireEngine, running: Execution) -> None:
-    """A8.1 to A8.4."""
-
-    def look() -> dict[str, Any]:
-        return describe_execution(find_execution(str(running.pk), caller=ALICE))
-
-    engine.on_status = replies(200, status(progress=40, progress_message="reading"))
-    await in_thread(tick, running)
-    shown = await in_database(look)
-    assert (shown["state"], shown["progress"], shown["progress_message"]) == ("running", 40.0, "reading")
-    assert "output" not in shown
-
-    engine.on_status = replies(200, completed({"sum": 3}))
-    await in_thread(tick, running)
-    shown = await in_database(look)
-    assert (shown["state"], shown["output"]) == ("completed", {"sum": 3})
-    await until(lambda: not read(running).lease_holder)

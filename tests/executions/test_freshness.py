@@ -1,12 +1,10 @@
 """Readers of a status: many of them cause one poll, and only where it is worth one (B7)."""
 
-import threading
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
@@ -17,6 +15,7 @@ from tests.api.clients import administrator
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, status
 from tests.executions.steps import ALICE, advance_due_executions, make_active, read
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -43,31 +42,15 @@ def look(execution: Execution) -> None:
     request_poll_if_stale(find_execution(str(execution.pk), caller=ALICE))
 
 
-def at_once(readers: int, look: Callable[[], Any]) -> None:
-    """All of them meet before any of them reads."""
-    meeting = threading.Barrier(readers)
-
-    def read_and_leave() -> None:
-        meeting.wait()
-        look()
-        connection.close()
-
-    threads = [threading.Thread(target=read_and_leave) for _ in range(readers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_fifty_readers_at_once_cause_one_poll(engine: WireEngine, running: Execution) -> None:
     """B7, A8.1: and those who read right afterwards cause none."""
     engine.on_status = replies(200, status(progress=40))
-    at_once(50, lambda: look(running))
+    together(*[partial(look, running)] * 50)
     assert advance_due_executions() == 1
     assert read(running).progress == 40
 
     plan(running, polled_at=timezone.now())
-    at_once(50, lambda: look(running))
+    together(*[partial(look, running)] * 50)
     assert advance_due_executions() == 0
 
     plan(running)

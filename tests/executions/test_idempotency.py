@@ -1,13 +1,12 @@
 """Idempotency keys: what one caller asks for twice with one key is run once, and both get its result."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
@@ -32,6 +31,7 @@ from tests.executions.steps import (
     timeline,
 )
 from tests.factories import make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -137,10 +137,6 @@ def test_another_callers_key_is_another_key(workflow: Workflow) -> None:
     assert record({"year": 2026}).pk == mine.pk
 
 
-def test_requests_without_a_key_are_each_their_own(workflow: Workflow) -> None:
-    assert record(idempotency_key="").pk != record(idempotency_key="").pk
-
-
 def test_a_key_can_be_used_again_after_its_time(workflow: Workflow, configured: Any) -> None:
     configured(idempotency_hours=2.0)
     first = record({"year": 2026})
@@ -200,39 +196,25 @@ def test_neither_does_one_for_which_there_was_no_room(workflow: Workflow, config
 
 def test_requests_in_the_same_instant_are_one_execution(workflow: Workflow) -> None:
     """The database decides, so that it holds for several processes as for several threads."""
-    number = 8
-    meeting = threading.Barrier(number)
 
     def record_together(holder: str) -> Execution:
-        try:
-            request = request_for("report", {"year": 2026}, idempotency_key=KEY)
-            meeting.wait()
-            return prepare_execution(request, holder)()
-        finally:
-            connection.close()
+        return prepare_execution(request_for("report", {"year": 2026}, idempotency_key=KEY), holder)()
 
-    with ThreadPoolExecutor(number) as threads:
-        found = list(threads.map(record_together, [str(at) for at in range(number)]))
+    found = together(*(partial(record_together, str(number)) for number in range(8)))
 
     assert {execution.pk for execution in found} == {only().pk}
     assert timeline(only()) == ["created"]
 
 
 def test_of_different_requests_in_the_same_instant_one_is_refused(workflow: Workflow) -> None:
-    number = 4
-    meeting = threading.Barrier(number)
 
     def record_together(year: int) -> Execution | None:
         try:
-            meeting.wait()
             return record({"year": year})
         except IdempotencyConflict as conflict:
             return conflict.execution
-        finally:
-            connection.close()
 
-    with ThreadPoolExecutor(number) as threads:
-        found = list(threads.map(record_together, range(number)))
+    found = together(*(partial(record_together, year) for year in range(4)))
 
     assert {execution and execution.pk for execution in found} == {only().pk}
 

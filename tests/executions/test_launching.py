@@ -60,10 +60,10 @@ from tests.executions.steps import (
     timeline,
     told,
 )
-from tests.executions.test_limit_races import together
 from tests.factories import make_source, make_workflow
 from tests.logs import shown_lines
 from tests.processes import ExampleEngine
+from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
@@ -709,17 +709,6 @@ def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> N
         advance_due_executions()
         pauses.append(read(execution).next_attempt_at - timezone.now())
     assert pauses[0] * 1.5 < pauses[1] and pauses[1] * 1.5 < pauses[2]
-
-
-def test_a_bug_costs_the_other_executions_nothing(
-    clumsy: Any, engine: WireEngine, workflow: Workflow
-) -> None:
-    """B6."""
-    engine.on_status = replies(200, completed())
-    make_active(clumsy("making"), State.RUNNING)
-    healthy = make_active(workflow, State.RUNNING)
-    assert advance_due_executions() == 2
-    assert read(healthy).succeeded
 
 
 # What the log says about the record.

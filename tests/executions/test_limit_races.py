@@ -1,6 +1,5 @@
 """What happens at the same moment at the limits."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,30 +19,12 @@ from tests.executions.steps import (
     read,
     request_for,
 )
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases("executions.queue"),
 ]
-
-
-def together(*steps: Callable[[], Any]) -> list[Any]:
-    """Run the steps at the same time, each on a connection of its own; what each returned."""
-    meeting, results = threading.Barrier(len(steps)), [None] * len(steps)
-
-    def run(number: int) -> None:
-        try:
-            meeting.wait()
-            results[number] = steps[number]()
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(steps))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 @pytest.mark.parametrize("limit", LIMITS)

@@ -1,15 +1,15 @@
 """Which process does the work that is due: the workers, or one that stands in for them."""
 
-import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from django.db import connection
 from django.db.models import F
 
 from executions.local_worker import SILENCE, note_worker, stand_in
 from executions.models import WorkerPresence
 from executions.tasks import poll_due_executions
+from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.local_worker")]
 
@@ -55,18 +55,7 @@ def test_of_processes_that_ask_at_the_same_time_one_stands_in(silent: bool) -> N
     if silent:
         note_worker()
         let_pass(SILENCE * 2)
-    meeting, said = threading.Barrier(4), []
-
-    def ask(process: str) -> None:
-        meeting.wait()
-        said.append(stand_in(process))
-        connection.close()
-
-    threads = [threading.Thread(target=ask, args=(str(number),)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    said = together(*(partial(stand_in, str(number)) for number in range(4)))
     assert sorted(said) == [False, False, False, True]
 
 

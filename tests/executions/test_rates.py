@@ -1,17 +1,10 @@
 """Calls a minute: counted by all processes together, at no cost where there is no limit."""
 
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
-from threading import Barrier, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.conf import settings
-from django.db import connection, connections
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue.access import Caller, rate_of
@@ -23,7 +16,7 @@ from executions.models import RateBucket
 from executions.rates import forget_rates, seconds_until_free, take_call
 from executions.refusals import TooManyCalls
 from tests.factories import make_toolset, make_workflow
-from tests.processes import ROOT, database_url
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -151,20 +144,12 @@ def test_rows_of_rates_that_nobody_uses_are_removed(clock: Any) -> None:
 
 def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -> None:
     """The race: both read that one is left. A conditional UPDATE decides."""
-    threads, got = 8, []
-    together = Barrier(threads)
 
-    def book() -> None:
-        together.wait()
-        got.extend(seconds_until_free(limited(1, 5)) for _ in range(3))
-        connections.close_all()
+    def book() -> list[float]:
+        return [seconds_until_free(limited(1, 5)) for _ in range(3)]
 
-    running = [Thread(target=book) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert got.count(0.0) == 5
+    waits = [seconds for booked in together(*[book] * 8) for seconds in booked]
+    assert waits.count(0.0) == 5
 
 
 def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) -> None:
@@ -179,67 +164,3 @@ def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) 
 
     with connection.execute_wrapper(make_row):
         assert seconds_until_free(rate) == 0.0
-
-
-HAMMER = """
-import sys, time
-import django
-django.setup()
-from catalogue.access import Caller, rate_of
-from executions.rates import take_call
-from executions.refusals import TooManyCalls
-from catalogue.models import Workflow
-
-per_minute, at_once, seconds = map(int, sys.argv[1:])
-rate = rate_of("token:1", per_minute, at_once, whose="the token")
-caller, workflow, passed = Caller(key="token:1", name="agent", rates=(rate,)), Workflow.objects.get(), 0
-print("ready", flush=True)
-sys.stdin.readline()
-end = time.monotonic() + seconds
-while time.monotonic() < end:
-    try:
-        take_call(workflow, caller)
-        passed += 1
-    except TooManyCalls:
-        time.sleep(0.002)
-print(passed)
-"""
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(("per_minute", "at_once"), [(60, 5), (1200, 20), (6_000, 100)])
-def test_two_processes_together_let_no_more_pass_than_the_rate(
-    per_minute: int, at_once: int, tmp_path: Path
-) -> None:
-    make_workflow()
-    forget_rates()
-    seconds = 4
-    environment = os.environ | {
-        "DATABASE_URL": database_url(),
-        "CATALOGUE_DATA_DIR": str(tmp_path),
-        "SECRET_KEY": settings.SECRET_KEY,
-        "DJANGO_SETTINGS_MODULE": "config.settings",
-    }
-    hammers = [
-        subprocess.Popen(
-            [sys.executable, "-c", HAMMER, str(per_minute), str(at_once), str(seconds)],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for hammer in hammers:
-        assert hammer.stdout is not None and hammer.stdout.readline() == "ready\n"
-    begun = time.monotonic()
-    for hammer in hammers:
-        assert hammer.stdin is not None
-        hammer.stdin.write("\n")
-        hammer.stdin.flush()
-    answers = [int(hammer.communicate()[0]) for hammer in hammers]
-    took = time.monotonic() - begun
-    assert sum(answers) <= at_once + per_minute / 60 * took
-    # Nor many fewer.
-    assert sum(answers) >= 0.7 * (at_once + per_minute / 60 * seconds)

@@ -1,6 +1,5 @@
 """What is removed after how long, and what never is."""
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
@@ -21,8 +20,6 @@ from executions.models import (
     ACTIVE,
     FINAL,
     Execution,
-    ExecutionEvent,
-    ExecutionPayload,
     Retention,
     State,
 )
@@ -33,6 +30,7 @@ from executions.tasks import prune_executions
 from mcp_bridge.results import execution_result
 from tests.executions.steps import ALICE, read, request_for, timeline
 from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db,
@@ -89,16 +87,6 @@ def test_what_says_which_version_ran_is_no_payload() -> None:
     assert read(execution).payload.metadata == {"version": "2.1"}
 
 
-def test_a_record_goes_with_all_that_belongs_to_it() -> None:
-    """E6."""
-    keep(records=1)
-    ended(2)
-    prune()
-    assert not Execution.objects.exists()
-    assert not ExecutionPayload.objects.exists()
-    assert not ExecutionEvent.objects.exists()
-
-
 @pytest.mark.parametrize("state", [*ACTIVE, State.UNCONFIRMED])
 def test_what_has_not_ended_is_kept_whole_however_old_it_is(state: State) -> None:
     """B7: and so is what an admin still has to find out."""
@@ -135,14 +123,6 @@ def test_zero_keeps_nothing_once_whoever_waited_had_the_time_to_read_it(kind: st
 
     assert not is_there(over)
     assert is_there(just_over) and is_there(answered)
-
-
-def test_keeping_nothing_empties_the_discovery_runs_too() -> None:
-    """E6."""
-    keep(discovery_runs=0)
-    over = timezone.now() - timedelta(minutes=6)
-    make_discovery_run(started_at=over, finished_at=over)
-    assert prune() == Pruned(discovery_runs=1)
 
 
 def test_empty_keeps_for_ever() -> None:
@@ -254,23 +234,7 @@ def test_several_workers_may_prune_at_the_same_time() -> None:
     for _ in range(40):
         ended(91, workflow=workflow)
         ended(31, workflow=workflow)
-    results: list[Pruned] = []
-    together = threading.Barrier(3)
-
-    def work() -> None:
-        together.wait()
-        try:
-            results.append(prune())
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(results) == 3
+    results = together(*[prune] * 3)
     assert sum(result.executions for result in results) == 40
     assert sum(result.payloads for result in results) == 40
     assert Execution.objects.filter(payload_pruned_at__isnull=False).count() == 40

@@ -32,8 +32,8 @@ from executions.statistics import (
 from executions.tasks import fold_statistics
 from tests.executions.caching import cache_for, finish_run
 from tests.executions.steps import ADMIN, request_for
-from tests.executions.test_limit_races import together
 from tests.factories import make_execution, make_toolset, make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
