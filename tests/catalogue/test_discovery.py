@@ -13,7 +13,7 @@ from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from executions.models import Execution
 from tests.catalogue.engine import Engine, definition, definitions
-from tests.factories import make_execution, make_source, make_workflow
+from tests.factories import make_execution, make_source
 
 pytestmark = pytest.mark.databases("catalogue.discovery", "catalogue.reconciliation")
 
@@ -311,13 +311,3 @@ def test_runs_say_what_started_them(engine: Engine, source: Source) -> None:
     refresh_source(source)
 
     assert [run.trigger for run in source.discovery_runs.order_by("pk")] == ["schedule", "manual"]
-
-
-def test_a_workflow_of_one_source_never_takes_the_row_of_another(db: None, engine: Engine) -> None:
-    theirs = make_workflow(upstream_id="wf-1", name="report_1", tool_name="report_1", description="Theirs.")
-    engine.workflows = definitions(1)
-
-    refresh_source(make_source(base_url=engine.base_url))
-
-    theirs.refresh_from_db()
-    assert (theirs.tool_name, theirs.description) == ("report_1", "Theirs.")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from loguru import logger
-from pytest_django import Settings
 
 from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
@@ -280,16 +279,3 @@ def test_the_traceback_of_a_connectors_bug_shows_no_credential(
         refresh_source(faulty)
     (told,) = [line for line in lines if "because of an internal error" in line]
     assert "KeyError: 'answer for ***'" in told and "in discover" in told and SECRET not in told
-
-
-def test_credentials_that_a_new_secret_key_cannot_read_show_on_the_source(
-    engine: Engine, source: Source, settings: Settings
-) -> None:
-    """A5.1, B5"""
-    settings.SECRET_KEY = "another key altogether"
-
-    refresh_source(source)
-
-    source.refresh_from_db()
-    assert "cannot be decrypted with the present SECRET_KEY; enter them again" in source.health_message
-    assert engine.asked == 0

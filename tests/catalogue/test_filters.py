@@ -160,14 +160,6 @@ def test_a_stored_rule_that_cannot_be_used_hides_what_reaches_it_and_is_logged(
     assert "hides every workflow that reaches it: '(?=x)' is no" in line
 
 
-def test_a_rule_that_cannot_be_used_counts_for_nothing_once_it_is_disabled(
-    invoice: Workflow, logged: Logged
-) -> None:
-    """B6"""
-    assert FilterChain(rules(("exclude", "name", "regex", "("), enabled=False)).lets_through(invoice)
-    assert logged == []
-
-
 def test_rules_of_one_position_apply_in_the_order_in_which_they_were_made(invoice: Workflow) -> None:
     """A4.2"""
     for rule in rules(("exclude", "name", "glob", "*"), ("include", "name", "glob", "*")):

@@ -19,7 +19,7 @@ from catalogue.imports.pipeline import ImportRefused
 from catalogue.models import HistoryEntry, ProductSettings, Source
 from catalogue.product_settings import MAX_AGE_SECONDS, keep_settings, live_settings
 from executions.models import Retention
-from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.api.clients import administrator, problem_paths, staff_session
 from tests.factories import make_source, make_workflow
 
 pytestmark = [
@@ -171,15 +171,6 @@ def test_who_changed_what_is_logged() -> None:
     (line,) = [line for line in lines if "Settings changed" in line]
     assert "execution_timeout from 300 (environment) to 7" in line and client.token.name in line
     assert ProductSettings.objects.get().changed_by == f"token {client.token.name}"
-
-
-def test_who_may_read_and_change_them() -> None:
-    """A token of an administrator, and staff by permission."""
-    assert agent().get(URL).status_code == agent().patch(URL, {}).status_code == 403
-    assert staff_session().get(URL).status_code == 403
-    reader = staff_session("view_productsettings")
-    assert (reader.get(URL).status_code, reader.patch(URL, {}).status_code) == (200, 403)
-    assert staff_session("change_productsettings").patch(URL, {"retry_attempts": 0}).status_code == 200
 
 
 # Retention

@@ -165,7 +165,6 @@ def nested_in(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 
 
 SCHEMAS = st.recursive(SCALARS, nested_in, max_leaves=12)
-MEMBERS = st.sampled_from((*NAMES, "d"))
 VALUES = st.recursive(
     st.sampled_from(["x", "xy", 0, 1, None]),
     lambda inner: (

@@ -154,16 +154,6 @@ def test_an_engine_that_echoes_the_key_gets_it_into_no_record_and_no_log(
     assert not [text for text in shown if KEY in text]
 
 
-def test_a_secret_given_among_the_plain_settings_is_refused_before_it_is_stored(db: None) -> None:
-    """E6"""
-    with pytest.raises(ValidationError) as refused:
-        create_source(
-            name="erp", kind="simplified", config={"base_url": NOWHERE, "api_key": KEY}, credentials={}
-        )
-
-    assert refused.value.message_dict["config"][0].startswith("api_key: a secret")
-
-
 @pytest.mark.parametrize("config", [[], None, "text", 5])
 def test_settings_that_are_no_object_are_refused_in_words(db: None, config: Any) -> None:
     """B4"""

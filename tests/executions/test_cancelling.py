@@ -37,12 +37,10 @@ from tests.executions.steps import (
     make_active,
     only,
     read,
-    source_of,
     timeline,
     told,
 )
 from tests.factories import make_source, make_workflow
-from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,23 +55,6 @@ def cancel_now(execution: Execution, caller=ALICE) -> Cancellation:
 @pytest.fixture
 def running(workflow: Workflow) -> Execution:
     return make_active(workflow, State.RUNNING)
-
-
-def test_a_running_execution_is_cancelled_at_the_engine(example_engine: ExampleEngine) -> None:
-    """A7.5: the engine's own record says so, and the answer is the truth."""
-    make_workflow(source_of(example_engine), upstream_id="1003", name="countdown")
-    execution = run_in_background_loop(call("countdown", {"seconds": 600}, seconds=0))
-    wait_until(lambda: read(execution).run_id and not read(execution).lease_holder)
-
-    cancellation = cancel_now(execution)
-
-    assert cancellation.outcome in (CancelOutcome.CANCELLED, CancelOutcome.REQUESTED)
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["status"] == "CANCELLED"
-    let_pass(execution, 10)
-    advance_due_executions()
-    assert read(execution).state == State.CANCELLED
-    assert read(execution).cancel_requested_by == "Alice"
 
 
 def test_a_cancel_that_the_engine_confirms_at_once_is_told_at_once(
@@ -205,13 +186,6 @@ def test_an_engine_that_cannot_cancel_is_told_as_such(engine: WireEngine) -> Non
     assert "Not supported: the engine behind press cannot cancel runs" in cancellation.message
     assert read(running).cancel_requested_at is None
     assert engine.requests == []
-
-
-def test_what_such_an_engine_has_not_got_yet_can_be_cancelled(engine: WireEngine) -> None:
-    """A7.5."""
-    source = make_source(base_url=engine.base_url, config={"cancel_path": ""})
-    pending = make_active(make_workflow(source), State.PENDING)
-    assert cancel_now(pending).outcome == CancelOutcome.CANCELLED
 
 
 def test_a_source_with_unusable_settings_says_why_it_cannot_cancel(

@@ -111,23 +111,6 @@ async def test_blocks_count_towards_the_size_of_a_cached_result(
     assert (await in_database(use_of, cached)).bytes == size
 
 
-async def test_blocks_that_were_cut_are_not_cached(
-    patient: PatientEngine, cached: Workflow, configured: Any
-) -> None:
-    """B7: a later call gets no less than the first."""
-    configured(max_payload_bytes=1024)
-    gives(patient, [picture(bytes(1000))], output={"sum": 5})
-    await call("report")
-    assert not await in_database(CachedResult.objects.exists)
-
-
-async def test_a_failure_with_blocks_is_not_cached(patient: PatientEngine, cached: Workflow) -> None:
-    """E5."""
-    gives(patient, EVERY_KIND, error="No.")
-    await call("report")
-    assert not await in_database(CachedResult.objects.exists)
-
-
 async def test_blocks_that_are_no_promised_output_are_not_cached(
     patient: PatientEngine, cached: Workflow
 ) -> None:

@@ -85,16 +85,6 @@ async def test_the_run_is_cancelled_at_the_engine(engine: WireEngine, fickle: Wo
     assert await in_database(told, execution, "cancel_requested") == [POLICY]
 
 
-async def test_one_that_is_cancelled_so_is_not_gone_on_with(engine: WireEngine, fickle: Workflow) -> None:
-    waiting = asyncio.create_task(ask())
-    await until(lambda: Execution.objects.filter(polls=1).exists())
-    first = await in_database(only)
-    await disconnect(waiting)
-    await until(lambda: engine.count("cancel") == 1)
-    engine.on_start = replies(200, completed() | receipt())
-    assert (await ask()).pk != first.pk
-
-
 async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_come_back(
     engine: WireEngine,
 ) -> None:

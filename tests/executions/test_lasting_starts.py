@@ -1,29 +1,22 @@
 """Engines whose answer to a start is the result: progress, cancelling and deadlines meanwhile."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from connectors.errors import OutcomeUnknown, Rejected
 from connectors.registry import BUILT_IN
 from executions.models import Execution, State
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
-    advance_due_executions,
     call,
     cancel,
     disconnect,
-    expire_lease,
     in_database,
-    make_active,
     only,
     payload_of,
-    read,
     timeline,
 )
 from tests.factories import make_workflow
@@ -49,17 +42,6 @@ async def begin_call(patient: PatientEngine, **options: Any) -> "asyncio.Task[Ex
     waiting = asyncio.create_task(call("report", **options))
     await until(lambda: patient.count("start"), "the start reaches the engine")
     return waiting
-
-
-async def test_the_answer_to_the_start_is_the_result(held: Workflow, patient: PatientEngine) -> None:
-    """A2.3, A7.1."""
-    waiting = await begin_call(patient)
-    patient.complete({"pages": 3})
-
-    execution = await waiting
-
-    assert execution.succeeded
-    assert (await in_database(payload_of, execution)).output == {"pages": 3}
 
 
 @pytest.mark.databases("executions.runner.start")
@@ -141,27 +123,3 @@ async def test_a_caller_that_goes_away_ends_its_wait_only(held: Workflow, patien
 
     assert record.succeeded and record.payload.output == "kept"
     assert patient.count("broken off") == 0
-
-
-@pytest.mark.parametrize(
-    ("failure", "state"),
-    [(Rejected("No such page."), State.FAILED), (OutcomeUnknown("It hung up."), State.UNCONFIRMED)],
-)
-async def test_what_the_start_raises_is_recorded_as_for_any_other(
-    held: Workflow, patient: PatientEngine, failure: Exception, state: State
-) -> None:
-    """A2.4, A5.2."""
-    patient.failure = failure  # type: ignore[assignment]
-    execution = await call("report")
-    assert (execution.state, str(failure) in execution.error) == (state, True)
-
-
-def test_a_start_whose_process_was_killed_is_unconfirmed(held: Workflow, patient: PatientEngine) -> None:
-    """A7.2: the engine may have done it, so that it is not called again."""
-    execution = make_active(held, State.STARTING, deadline_at=timezone.now() + timedelta(hours=1))
-    expire_lease(execution)
-
-    advance_due_executions()
-
-    assert read(execution).state == State.UNCONFIRMED
-    assert patient.count("start") == 0

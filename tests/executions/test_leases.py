@@ -42,8 +42,6 @@ pytestmark = [
     pytest.mark.databases("executions.runner.lease"),
 ]
 
-OTHER = "another worker"
-
 
 @pytest.fixture(autouse=True)
 def _renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,22 +96,6 @@ def relayed_countdown(wire: WireEngine, engine: ExampleEngine) -> Workflow:
     return make_workflow(source, upstream_id="1003", name="countdown")
 
 
-@pytest.mark.usefixtures("quick_repeats")
-async def test_a_run_whose_start_was_cut_off_after_it_was_sent_is_found_and_its_result_returned(
-    engine: WireEngine, forgetful_engine: ExampleEngine
-) -> None:
-    """B8, A7.1: the waiting caller gets the result; by the engine's own record there is one run."""
-    await in_database(relayed_countdown, engine, forgetful_engine)
-
-    execution = await call("countdown", {"seconds": 0.1, "message": "tea"})
-
-    assert execution.succeeded
-    (run,) = forgetful_engine.runs(idempotency_key=str(execution.pk))
-    assert run["run_id"] == execution.run_id
-    assert engine.count("start") == 1
-    assert "looked_up" in await in_database(timeline, execution)
-
-
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
 def test_a_killed_start_is_looked_up(engine: WireEngine, forgetful_engine: ExampleEngine, sent: bool) -> None:
     """B8: never a second run, whenever the process was killed, and nobody has to find out."""
@@ -133,24 +117,6 @@ def start_by_hand(engine: ExampleEngine, execution: Execution) -> None:
         json={"input": {"seconds": 0}, "source": "application"},
         headers={"authorization": f"Api-Key {engine.api_key}", "idempotency-key": str(execution.pk)},
     ).raise_for_status()
-
-
-@pytest.mark.usefixtures("quick_repeats")
-async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_start_arrives(
-    engine: WireEngine, example_engine: ExampleEngine, configured: Any
-) -> None:
-    """B8, A7.1: every repeat reaches it as well; there is one run, and the caller gets its result."""
-    configured(retry_attempts=2)
-    workflow = await in_database(relayed_countdown, engine, example_engine)
-    workflow.source.config |= {"idempotency_header": "Idempotency-Key"}
-    await in_database(workflow.source.save)
-
-    execution = await call("countdown", {"seconds": 0.1, "message": "tea"})
-
-    assert execution.succeeded
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["run_id"] == execution.run_id
-    assert engine.count("start") == 3
 
 
 # What the engine says, on the wire.

@@ -128,15 +128,6 @@ def test_the_caller_with_the_fewest_running_comes_next_and_then_the_oldest(
     assert chosen(order, running=running, room=room) == turns
 
 
-def test_who_waits_for_a_full_room_is_passed_by(configured: Any) -> None:
-    configured(max_concurrent_executions=10, max_concurrent_per_caller=2)
-    slow = [waiting(n, "a", limit=1) for n in range(3)]
-    queue = [*slow, *(waiting(n, "a", workflow=2) for n in range(3, 6))]
-    choice = choose(queue, Occupancy(), at_most=9)
-    assert choice.chosen == [0, 3]
-    assert not choice.is_cut
-
-
 # A queue has an end
 
 

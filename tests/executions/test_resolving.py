@@ -20,17 +20,14 @@ from executions.engine_runs import (
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
 from tests.connectors.scripted import replies, sends_and_hangs_up
-from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, receipt, status, until
+from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, status
 from tests.executions.steps import (
     ADMIN,
     BOB,
     advance_due_executions,
-    call,
-    expire_lease,
     in_database,
     let_pass,
     make_active,
-    only,
     read,
     timeline,
     told,
@@ -212,48 +209,3 @@ async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, wo
     )
     assert [type(outcome) for outcome in resolutions].count(NotUnconfirmed) == 1
     assert len(await in_database(told, execution, "confirmed")) == 1
-
-
-@pytest.mark.databases("executions.engine_runs")
-async def test_an_answer_that_comes_late_beats_the_admin_who_is_slower(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """The engine's own answer to the start arrives before the admin says that it did not run."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
-    execution = await in_database(only)
-    await in_database(expire_lease, execution)
-    await until(advance_due_executions)
-    assert (await in_database(read, execution)).state == State.UNCONFIRMED
-    engine.on_status = replies(200, completed())
-    gate.open()
-    await waiting
-    await until(lambda: told(execution, "confirmed"))
-
-    with pytest.raises(NotUnconfirmed):
-        await in_database(it_did_not_run, execution)
-
-    assert (await in_database(read, execution)).run_id == RUN_ID
-
-
-async def test_an_answer_that_comes_after_the_admin_said_that_it_did_not_run_is_noted(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """Nobody is told that the admin was right: the timeline names the run that there is."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
-    execution = await in_database(only)
-    await in_database(expire_lease, execution)
-    await until(advance_due_executions)
-    await in_database(it_did_not_run, execution)
-
-    gate.open()
-    await waiting
-    await until(lambda: told(execution, "started_late"))
-
-    assert (await in_database(read, execution)).state == State.FAILED
-    assert RUN_ID in (await in_database(told, execution, "started_late"))[0]

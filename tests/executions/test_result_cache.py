@@ -21,7 +21,6 @@ from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.caching import (
     at_once,
     cache_for,
-    cached_outputs,
     counts,
     let_results_age,
     numbered,
@@ -133,15 +132,6 @@ async def test_only_the_same_arguments_are_the_same_call(
     await call("report", {"a": "é", "b": [1, {"c": 2, "d": 1}]})
     await call("report", arguments)
     assert engine.count("start") == runs
-
-
-async def test_without_a_curator_nothing_is_cached(engine: WireEngine, workflow: Workflow) -> None:
-    """E4: every call runs, and nothing is counted."""
-    numbered(engine)
-    await call("report")
-    await call("report")
-    assert engine.count("start") == 2
-    assert await in_database(counts, workflow) == {} and await in_database(cached_outputs) == []
 
 
 def test_a_workflow_without_caching_costs_no_query_more(engine: WireEngine, workflow: Workflow) -> None:

@@ -2,7 +2,6 @@
 
 from datetime import datetime, timedelta
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -37,7 +36,7 @@ from tests.executions.caching import (
     set_policy,
     totals_agree,
 )
-from tests.executions.steps import ALICE, read, request_for
+from tests.executions.steps import read, request_for
 from tests.factories import make_execution, make_workflow
 
 pytestmark = [
@@ -269,12 +268,3 @@ def test_the_figures_tell_how_the_cache_does(report: Workflow) -> None:
     assert (all_of_them.entries, all_of_them.hits, all_of_them.misses) == (2, 3, 2)
     assert (of_one.entries, of_one.hits, of_one.misses, of_one.hit_rate) == (1, 3, 1, 0.75)
     assert of_one.bytes == len('{"run": 1}') and of_one.max_bytes == 100 * 1024 * 1024
-
-
-def test_a_hit_shows_the_caller_that_it_is_one(report: Workflow) -> None:
-    """E4, A8.2."""
-    run: Any = Execution.objects.get()
-    described = describe_execution(hit())
-    assert described["cached_from"] == str(run.pk)
-    assert described["cached_at"] == run.finished_at.isoformat()
-    assert "cached_at" not in describe_execution(run) and ALICE.key != run.caller_name

@@ -4,7 +4,7 @@ import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -315,17 +315,6 @@ def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
     assert queued.admit() and queued.hold(holder=HOLDER, until=SOON)
 
 
-def test_a_start_that_brings_the_result_records_both() -> None:
-    """B3: in one statement."""
-    execution = in_state(State.STARTING)
-    assert execution.finish_start(STARTED, COMPLETED)
-    stored = read(execution)
-    assert (stored.run_id, stored.correlation_id) == ("run-7", "corr-7")
-    assert (stored.payload.start_answer, stored.payload.output) == ({"id": 7}, {"sum": 3})
-    assert stored.started_at <= stored.finished_at
-    assert (stored.error, stored.error_kind) == ("", "")
-
-
 def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
     """A7.2: nobody could follow it until now."""
     overdue = in_state(State.UNCONFIRMED, deadline_at=PAST, error="silence", error_kind=ErrorKind.EXECUTION)
@@ -337,43 +326,6 @@ def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
     in_time = in_state(State.UNCONFIRMED, deadline_at=SOON)
     assert in_time.confirm_started("run-8", by="Ada", next_attempt_at=SOON)
     assert read(in_time).deadline_at == SOON
-
-
-def test_the_engines_own_late_answer_is_kept_with_what_it_says() -> None:
-    """B3: the correlation id and the raw answer, as of a start that was answered in time."""
-    execution = in_state(State.UNCONFIRMED)
-    assert execution.confirm_started("run-7", by="It", next_attempt_at=SOON, started=STARTED)
-    assert read(execution).correlation_id == "corr-7"
-    assert read(execution).payload.start_answer == {"id": 7}
-
-
-def test_a_start_that_did_not_happen_is_a_failure_that_says_who_found_out() -> None:
-    execution = in_state(State.UNCONFIRMED, error_kind=ErrorKind.CONFIGURATION)
-    assert execution.confirm_not_started(by="Ada")
-    stored = read(execution)
-    assert stored.error_kind == ErrorKind.EXECUTION
-    assert stored.error == "Ada: the engine did not start it." and stored.finished_at is not None
-
-
-@pytest.mark.parametrize("awaited_until", [None, SOON], ids=["answered", "waited for"])
-def test_nobody_comes_back_to_what_has_a_caller_or_has_answered_it(awaited_until: datetime | None) -> None:
-    execution = in_state(State.RUNNING, awaited_until=awaited_until)
-    assert not execution.reattach(until=SOON)
-
-
-def test_one_of_two_who_come_back_gets_it() -> None:
-    execution = in_state(State.COMPLETED, awaited_until=PAST)
-    other = read(execution)
-    assert execution.reattach(until=SOON)
-    assert not other.reattach(until=SOON)
-
-
-@pytest.mark.parametrize(("state", "found"), [(State.RUNNING, False), (State.COMPLETED, True)])
-def test_what_is_being_cancelled_is_not_come_back_to_but_what_ended_before_is(
-    state: State, found: bool
-) -> None:
-    execution = in_state(state, awaited_until=PAST, cancel_requested_at=PAST)
-    assert execution.reattach(until=SOON) is found
 
 
 IN_HAND = [
@@ -417,69 +369,6 @@ def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
         execution.awaited_here = True
         assert VERBS[first].say(execution) and VERBS[second].say(execution)
         assert read(execution).awaited_until < timezone.now() - timedelta(seconds=20)
-
-
-def lease_held_by_another(until: datetime) -> Execution:
-    return make_execution(state=State.RUNNING, lease_holder="another process", lease_expires_at=until)
-
-
-def test_a_lease_is_held_by_one_process_until_it_expires() -> None:
-    """Whoever holds the lease is alone at the engine."""
-    held = lease_held_by_another(timezone.now() + timedelta(seconds=30))
-    expired = lease_held_by_another(timezone.now() - timedelta(seconds=1))
-
-    assert not held.hold(holder=HOLDER, until=SOON)
-    assert expired.hold(holder=HOLDER, until=SOON)
-    assert read(held).lease_holder == "another process"
-    assert read(expired).lease_holder == HOLDER
-
-
-def test_a_holder_renews_its_own_lease_and_gives_back_no_other() -> None:
-    """A lease that was lost is left to who has it now."""
-    ours = make_execution(state=State.RUNNING, lease_holder=HOLDER, lease_expires_at=timezone.now())
-    theirs = lease_held_by_another(SOON)
-
-    assert ours.hold(holder=HOLDER, until=SOON) and read(ours).lease_expires_at == SOON
-    assert not theirs.release_lease(holder=HOLDER) and read(theirs).lease_expires_at == SOON
-
-
-def test_a_process_that_lost_its_lease_may_not_begin_a_start() -> None:
-    """A start is sent at most once: only under the lease, and only while nobody asked to cancel."""
-    stale = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
-    Execution.objects.filter(pk=stale.pk).update(lease_holder="another process")
-    cancelled = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
-    assert read(cancelled).request_cancel("Alice")
-
-    assert not stale.begin_start()
-    assert not cancelled.begin_start()
-
-
-def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once() -> None:
-    """A7.5: what the poll found must not put the cancel off to the next interval."""
-    polling = in_state(State.RUNNING)
-    assert read(polling).request_cancel("Alice")
-
-    assert polling.record_poll(RUNNING, next_attempt_at=SOON)
-
-    assert read(polling).next_attempt_at <= timezone.now()
-
-
-def test_a_cancel_is_asked_for_once() -> None:
-    """The record keeps who asked first."""
-    execution = in_state(State.RUNNING)
-    assert execution.request_cancel("Alice")
-    assert not execution.request_cancel("Bob")
-    assert read(execution).cancel_requested_by == "Alice"
-
-
-def test_a_settled_execution_has_no_lease_and_keeps_the_engines_words() -> None:
-    """B3."""
-    execution = in_state(State.RUNNING)
-    assert execution.finish_as_reported(FAILED)
-    stored = read(execution)
-    assert (stored.lease_holder, stored.lease_expires_at) == ("", None)
-    assert (stored.error, stored.error_kind) == ("no paper", "execution")
-    assert stored.payload.status_answer == {"whole": True}
 
 
 def test_a_failure_without_a_reason_says_so() -> None:

@@ -19,7 +19,7 @@ from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from connectors.simplified import SimplifiedConfig
 from executions import advancing, starting, waiting
-from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models import Execution, State
 from executions.models.statements import ONE_STATEMENT
 from executions.reading import describe_execution
 from executions.refusals import InvalidArguments, UnknownTool
@@ -37,13 +37,11 @@ from tests.executions.engines import (
     until,
 )
 from tests.executions.steps import (
-    ALICE,
     advance_due_executions,
     call,
     cancel,
     disconnect,
     in_database,
-    is_nothing_under_way,
     let_pass,
     make_active,
     only,
@@ -53,7 +51,6 @@ from tests.executions.steps import (
     timeline,
     wrapping_statements,
 )
-from tests.factories import make_workflow
 from tests.processes import ExampleEngine
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
@@ -84,26 +81,6 @@ async def test_a_synchronous_workflow_returns_its_output(
     (run,) = example_engine.runs(idempotency_key=str(execution.pk))
     assert (run["run_id"], run["status"]) == (execution.run_id, "COMPLETED")
     assert run["input"] == {"text": "To be or not to be."}
-
-
-@pytest.mark.usefixtures("quick_repeats")
-async def test_an_asynchronous_workflow_is_waited_for(
-    catalogue: Source, example_engine: ExampleEngine
-) -> None:
-    """A7.1."""
-    execution = await call("countdown", {"seconds": 0.1, "message": "Tea is ready"})
-
-    output = (await in_database(payload_of, execution)).output
-    assert execution.succeeded and output["message"] == "Tea is ready"
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["output"] == output
-
-
-async def test_a_failure_at_the_engine_comes_back_in_its_own_words(catalogue: Source) -> None:
-    """A2.4, A7.4, B5."""
-    execution = await call("countdown", {"seconds": 0, "fail": True, "message": "The tea went cold."})
-    assert execution.state == State.FAILED
-    assert (execution.error, execution.error_kind) == ("The tea went cold.", "execution")
 
 
 async def test_the_record_keeps_everything_that_the_engine_said(
@@ -267,16 +244,6 @@ async def test_a_tool_that_is_not_exposed_cannot_be_called(
     assert engine.requests == []
 
 
-async def test_a_tool_of_a_source_that_is_off_cannot_be_called(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """A4.1."""
-    await in_database(Source.objects.update, enabled=False)
-    with pytest.raises(UnknownTool):
-        await call("report")
-    assert engine.requests == []
-
-
 @pytest.mark.databases("executions.waiting")
 async def test_a_tool_that_is_deleted_while_it_is_remembered_is_unknown(
     engine: WireEngine, workflow: Workflow
@@ -387,25 +354,6 @@ async def test_while_it_waits_no_worker_takes_the_execution(engine: WireEngine, 
 # A waiter that is cancelled: the client went away.
 
 
-async def test_a_client_that_leaves_during_the_start_loses_no_run(
-    catalogue: Source, example_engine: ExampleEngine
-) -> None:
-    """A7.5: the engine's own record shows exactly one run, and ours gets its id."""
-    waiting = asyncio.create_task(call("countdown", {"seconds": 0.1}))
-    await until(lambda: Execution.objects.exists(), "the record is committed")
-    await disconnect(waiting)
-    execution = await until(lambda: Execution.objects.filter(state=State.RUNNING).first(), "it runs")
-    await until(lambda: not only().lease_holder, "the lease is given back")
-
-    (run,) = await asyncio.to_thread(example_engine.runs, idempotency_key=str(execution.pk))
-    assert run["run_id"] == execution.run_id
-    key = str(execution.pk)
-    await until(lambda: example_engine.runs(idempotency_key=key, status="COMPLETED"))
-    await in_database(let_pass, execution, 60)
-    await in_thread(advance_due_executions)
-    assert (await in_database(read, execution)).succeeded
-
-
 async def test_a_client_that_leaves_while_the_start_is_unanswered_gets_its_run_recorded(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -419,18 +367,6 @@ async def test_a_client_that_leaves_while_the_start_is_unanswered_gets_its_run_r
     gate.open()
     await until(lambda: only().run_id == RUN_ID and not only().lease_holder)
     assert engine.count("start") == 1
-
-
-async def test_a_client_that_leaves_before_the_record_is_committed_leaves_no_doubt(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """What was begun comes to its end: never a record of which nobody knows if the engine has it."""
-    waiting = asyncio.create_task(call("report"))
-    await asyncio.sleep(0)
-    await disconnect(waiting)
-    await until(is_nothing_under_way)
-    assert engine.count("start") == await in_database(Execution.objects.filter(run_id=RUN_ID).count)
-    assert await in_database(Execution.objects.exclude(run_id=RUN_ID).count) == 0
 
 
 async def test_a_client_that_leaves_during_a_poll_costs_no_answer(
@@ -709,17 +645,3 @@ def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, sta
 
     work = [sql.split()[0] for sql in statements if not sql.startswith("BEGIN")]
     assert work == ["SELECT", "UPDATE", "SELECT", "SELECT", "UPDATE"]
-
-
-def test_every_execution_has_its_payload_and_its_first_event(workflow: Workflow) -> None:
-    """B8: the audit trail begins with the record itself."""
-    from executions.models.lifecycle import StartRequest
-    from executions.starting import create_execution
-
-    execution = create_execution(
-        StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
-    )
-    assert execution.state == State.PENDING
-    assert ExecutionPayload.objects.get().execution == execution
-    assert [event.message for event in ExecutionEvent.objects.all()] == ["Alice called report."]
-    assert make_workflow().executions.count() == 0

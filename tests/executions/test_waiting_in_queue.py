@@ -196,21 +196,6 @@ async def test_who_waits_in_the_queue_can_be_cancelled_at_once(
     assert names_of(runs) == ["first", "third"]
 
 
-async def test_a_caller_that_leaves_the_queue_leaves_what_its_workflow_says(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
-    """A7.5: cancelled on disconnect, it never reaches the engine."""
-    configured(max_concurrent_executions=1)
-    await in_database(lambda: override_workflow(workflow, on_disconnect=Workflow.OnDisconnect.CANCEL))
-    first, second = await hold_one(runs), await queue_up("second")
-    second.cancel()
-    await asyncio.wait({second})
-    await until(lambda: Execution.objects.filter(state=State.CANCELLED).exists())
-    runs.end_all()
-    assert (await first).succeeded
-    assert names_of(runs) == ["first"]
-
-
 async def test_a_source_that_changed_while_it_was_queued_is_the_one_that_it_is_started_at(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:

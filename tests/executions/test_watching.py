@@ -16,7 +16,6 @@ from executions import change_feed as rooms
 from executions.change_feed import Watch, watch_until_settled, watching
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, list_own_executions
-from executions.wakeups import wake
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, until
 from tests.executions.steps import ALICE, BOB, advance_due_executions, in_database, make_active, read
@@ -123,18 +122,6 @@ async def test_when_the_time_is_up_the_answer_is_how_far_it_is(running: Executio
     execution = await watch_until_settled(str(running.pk), caller=ALICE, seconds=0.05)
     assert execution.state == State.RUNNING
     assert not rooms._watchers
-
-
-async def test_what_this_process_changes_is_looked_at_at_once(
-    running: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without it the next look would be an hour away."""
-    monkeypatch.setattr(rooms, "LOOK_SECONDS", 3600.0)
-    with watching([running.pk]) as watch:
-        watch.saw(running)
-        await change(running, state=State.COMPLETED)
-        await in_thread(wake, running.pk)
-        assert await changes_of(watch) == [running.pk]
 
 
 async def test_an_end_that_a_poll_of_this_process_finds_is_heard_at_once(
