@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -18,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_a_thread_that_ends_closes_its_connection() -> None:
+def test_a_thread_that_ends_closes_its_connection():
     """B7: the web process's threads come and go, and full collections of garbage are rare."""
     opened: list[sqlite3.Connection] = []
 
@@ -47,7 +46,7 @@ connected.wait()
 
 
 @pytest.mark.e2e
-def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path: Path) -> None:
+def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path):
     """B5: a worker printed a traceback at its end, because its heartbeat is such a thread."""
     done = subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", WAITING_THREAD],

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ STUBBORN = "ignores SIGTERM and the end of its input"
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.e2e
-def test_nothing_of_a_stubborn_program_is_left_when_a_command_ends(tmp_path: Path) -> None:
+def test_nothing_of_a_stubborn_program_is_left_when_a_command_ends(tmp_path):
     """B6, B10: it was started for a listing, and would go on for an hour."""
     source = Source(name="stubborn", kind="mcp", config={"transport": "stdio", "command": "stubborn"})
     source.credentials = {}

@@ -9,7 +9,7 @@ from tests.connectors.scripted import ScriptedEngine, replies
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_an_engine_leaves_nothing_though_a_client_comes_as_it_ends(steps: int) -> None:
+async def test_an_engine_leaves_nothing_though_a_client_comes_as_it_ends(steps):
     """Its connection is ready only so many steps of the loop later."""
     async with ScriptedEngine(replies(200)) as engine:
         client = socket.create_connection((engine.host, engine.port))

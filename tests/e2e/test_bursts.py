@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import httpx2
 import psycopg
@@ -29,8 +28,8 @@ WORKER = {"PYTEST_XDIST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "gw0")}
 
 @pytest.mark.parametrize("connections", ["6"] if choose_name() is StackName.SQLITE else ["6", "20"])
 def test_all_requests_of_a_burst_are_accepted_or_refused_within_seconds_and_the_processes_stay_ready(
-    connections: str,
-) -> None:
+    connections,
+):
     """B7: up to 500 starts beside 200 tool calls, far from the limits and near them, at one process and two;
     and then every other request that locks rows. Both processes end within their grace."""
     outcome = subprocess.run(
@@ -47,7 +46,7 @@ def test_all_requests_of_a_burst_are_accepted_or_refused_within_seconds_and_the_
     assert outcome.stdout.splitlines()[-1] == f"{choose_name()} connections={connections} wrong=0", told
 
 
-def test_a_process_whose_request_hangs_in_the_database_ends_after_its_grace(tmp_path: Path) -> None:
+def test_a_process_whose_request_hangs_in_the_database_ends_after_its_grace(tmp_path):
     """A wrong token is counted, which waits for the lock of the table."""
     if choose_name() is StackName.SQLITE:
         pytest.skip("SQLite waits for a lock for 20 s at most")

@@ -19,7 +19,7 @@ NONE = {"lost": "0", "doubled": "0", "wrong": "0"}
 WORKER = {"PYTEST_XDIST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "gw0")}
 
 
-def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> None:
+def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed():
     """A7.4, A8.4, B8: checked against the engines' own record; on servers they are disturbed as well."""
     options = [*SHORT, "--flush-broker"]
     if choose_name() is not StackName.SQLITE:
@@ -43,7 +43,7 @@ def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> 
     assert int(found["completed"]) > 0
 
 
-def test_what_people_approve_runs_once_and_as_approved_while_processes_are_killed() -> None:
+def test_what_people_approve_runs_once_and_as_approved_while_processes_are_killed():
     """30 calls and 2 kills; `make chaos RUN=approvals` makes 1,000 of them."""
     outcome = subprocess.run(
         [sys.executable, "-m", "dev.chaos.approvals", "--calls", "30", "--kills", "2", "--seed", "5"],
@@ -62,7 +62,7 @@ def test_what_people_approve_runs_once_and_as_approved_while_processes_are_kille
     assert 0 < int(found["runs"]) < 30, told
 
 
-def test_no_call_breaks_off_while_old_processes_are_replaced_by_a_next_version() -> None:
+def test_no_call_breaks_off_while_old_processes_are_replaced_by_a_next_version():
     """E10: over one database, which the next version's migration expands; a call that is too long for a
     process that ends is answered with its execution. `make chaos RUN=rolling` takes longer."""
     outcome = subprocess.run(

@@ -137,7 +137,7 @@ def _nobody_is_logged_in(company: Company) -> None:
     company.forget_logins()
 
 
-def test_a_person_logs_in_at_the_company_and_works_with_the_role_of_their_group(company: Company) -> None:
+def test_a_person_logs_in_at_the_company_and_works_with_the_role_of_their_group(company):
     company.log_in("ada", page="/admin/catalogue/source/")
     assert company.browser.run("return location.pathname") == "/admin/catalogue/source/"
     assert company.describe("ada.company") == [True, False, False, ["Curator"]]
@@ -162,9 +162,7 @@ REFUSED = {
 }
 
 
-def test_strangers_disabled_accounts_and_names_of_superusers_stay_out(
-    company: Company, subtests: pytest.Subtests
-) -> None:
+def test_strangers_disabled_accounts_and_names_of_superusers_stay_out(company, subtests):
     for account, words in REFUSED.items():
         with subtests.test(account):
             company.forget_logins()
@@ -176,7 +174,7 @@ def test_strangers_disabled_accounts_and_names_of_superusers_stay_out(
             assert company.browser.run("return location.pathname") == "/admin/login/"
 
 
-def test_a_login_that_was_begun_elsewhere_is_not_completed_here(company: Company) -> None:
+def test_a_login_that_was_begun_elsewhere_is_not_completed_here(company):
     """State: nobody can be logged in as another person by a link."""
     for query in (
         "code=x&state=y",
@@ -189,9 +187,7 @@ def test_a_login_that_was_begun_elsewhere_is_not_completed_here(company: Company
         assert "Call us" not in company.browser.text()
 
 
-def test_a_login_asks_with_pkce_nonce_and_state_and_goes_to_no_other_site_afterwards(
-    company: Company,
-) -> None:
+def test_a_login_asks_with_pkce_nonce_and_state_and_goes_to_no_other_site_afterwards(company):
     begun = plain_http.get(f"{company.address}/login/company/?next=https://evil.example/", timeout=20)
     assert begun.status_code == 302
     asked = parse_qs(urlsplit(begun.headers["location"]).query)
@@ -201,9 +197,7 @@ def test_a_login_asks_with_pkce_nonce_and_state_and_goes_to_no_other_site_afterw
     assert company.browser.run("return location.origin") == company.address
 
 
-def test_while_the_provider_is_away_the_login_page_says_so(
-    company: Company, tmp_path: Path, settings: dict[str, str]
-) -> None:
+def test_while_the_provider_is_away_the_login_page_says_so(company, tmp_path, settings):
     """And without passwords it offers nothing else."""
     away = settings | {"CATALOGUE_LOGIN_ISSUER": "http://127.0.0.1:9", "CATALOGUE_LOGIN_PASSWORDS": "false"}
     with another_web(company.product, tmp_path, **away) as url:

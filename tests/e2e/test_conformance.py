@@ -52,9 +52,7 @@ def _prepare(place: dict[str, str], *addresses: str) -> str:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-def test_every_scenario_passes_but_for_those_that_are_listed_with_a_reason(
-    node: Path, url: str, revision: str, tmp_path: Path
-) -> None:
+def test_every_scenario_passes_but_for_those_that_are_listed_with_a_reason(node, url, revision, tmp_path):
     """A2.1, A2.2, A2.3, A2.4: by the judgement of the protocol's own authors."""
     verdict = Suite(node, url, revision, tmp_path).judge()
     assert verdict.scenarios == required_scenarios(revision)

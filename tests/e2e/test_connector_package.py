@@ -57,7 +57,7 @@ def product(site: Path, rq: Any, tmp_path_factory: pytest.TempPathFactory) -> It
             yield running
 
 
-def test_the_kind_and_its_settings_are_known(product: Product) -> None:
+def test_the_kind_and_its_settings_are_known(product):
     """B10: by installing the package, without a change here."""
     rest = Rest(product, product.manage("create_mcp_token", "script", "--scope", "catalogue:admin"))
     kind = rest.get("/connectors/rq/")
@@ -67,7 +67,7 @@ def test_the_kind_and_its_settings_are_known(product: Product) -> None:
     assert rest.get("/sources/queue/")["health"]["state"] == "ok"
 
 
-async def test_its_workflows_are_discovered_run_and_cancelled(product: Product, rq: Any) -> None:
+async def test_its_workflows_are_discovered_run_and_cancelled(product, rq):
     """A1.1, A2.3, A7.5: as those of the built-in kinds."""
     async with client_of_2026(product) as client:
         tools = {tool.name: tool.description for tool in (await client.list_tools()).tools}
@@ -86,7 +86,7 @@ async def test_its_workflows_are_discovered_run_and_cancelled(product: Product, 
     assert rq.number_of_started_jobs() == 0
 
 
-def test_its_own_tests_hold_it_to_the_contract(site: Path) -> None:
+def test_its_own_tests_hold_it_to_the_contract(site):
     """B10: the contract is part of the product, for connectors from elsewhere too."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
     outcome = subprocess.run(

@@ -10,7 +10,7 @@ from dev.chaos.crashpoints import KINDS
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def test_a_call_is_ended_at_each_of_its_steps_and_others_go_on() -> None:
+def test_a_call_is_ended_at_each_of_its_steps_and_others_go_on():
     """A7.5, E6, issue 15."""
     done = subprocess.run(
         [sys.executable, "-m", "dev.chaos.crashpoints"],

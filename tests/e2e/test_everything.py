@@ -156,9 +156,7 @@ def opened(name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_every_answer_comes_out_as_it_went_in(
-    product: Product, everything: Everything, era: str
-) -> None:
+async def test_every_answer_comes_out_as_it_went_in(product, everything, era):
     """A2.2, A2.3, B10: text, pictures, annotations, links, embedded resources, structured content."""
     async with ours(product, era) as client, directly(everything) as upstream:
         assert (client.protocol_version, upstream.protocol_version) == (era, "2025-11-25")
@@ -168,7 +166,7 @@ async def test_every_answer_comes_out_as_it_went_in(
             assert as_json(told) == as_json(await upstream.call_tool(tool, arguments)), tool
 
 
-async def test_our_stdio_carries_the_same(product: Product, everything: Everything) -> None:
+async def test_our_stdio_carries_the_same(product, everything):
     """E8: as a desktop client gets it, which starts the product's command."""
     command = StdioServerParameters(
         command=sys.executable,
@@ -183,9 +181,7 @@ async def test_our_stdio_carries_the_same(product: Product, everything: Everythi
             assert as_json(told) == as_json(await upstream.call_tool(tool, arguments)), tool
 
 
-async def test_over_stdio_every_answer_comes_out_as_it_went_in(
-    product: Product, rest: Rest, everything: Everything
-) -> None:
+async def test_over_stdio_every_answer_comes_out_as_it_went_in(product, rest, everything):
     """B10: the server is a program that the product starts."""
     alone = Client(everything.stdio, mode="legacy", cache=None)
     names = named(rest, "everything-stdio")
@@ -197,9 +193,7 @@ async def test_over_stdio_every_answer_comes_out_as_it_went_in(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_every_tool_is_listed_as_the_server_lists_it(
-    product: Product, rest: Rest, everything: Everything, era: str
-) -> None:
+async def test_every_tool_is_listed_as_the_server_lists_it(product, rest, everything, era):
     """A1.2, A2.1: name, title, description, schemas, hints."""
     answers = {"elicitation_callback": agree}
     async with ours(product, era) as client, directly(everything, **answers) as upstream:
@@ -215,9 +209,7 @@ async def test_every_tool_is_listed_as_the_server_lists_it(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_prompts_and_resources_come_out_as_they_went_in(
-    product: Product, everything: Everything, era: str
-) -> None:
+async def test_prompts_and_resources_come_out_as_they_went_in(product, everything, era):
     """Also the links to resources in a tool's result can be followed."""
     async with ours(product, era) as client, directly(everything) as upstream:
         for kind, key in (("prompts", "name"), ("resources", "uri"), ("resource_templates", "uri_template")):
@@ -264,9 +256,7 @@ def texts(result: CallToolResult) -> list[str]:
     return [UUID.sub("...", block.text) for block in result.content]
 
 
-async def test_the_tools_that_need_a_model_or_folders_are_not_offered(
-    product: Product, everything: Everything
-) -> None:
+async def test_the_tools_that_need_a_model_or_folders_are_not_offered(product, everything):
     """They are listed to clients that can be asked for these; the source says that it cannot."""
 
     async def never(*_: Any) -> Any:
@@ -287,9 +277,7 @@ async def test_the_tools_that_need_a_model_or_folders_are_not_offered(
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("seconds", "steps"), [(0.15, 3), (2.0, 4), (0.5, 10)])
-async def test_progress_is_heard_as_at_the_server_itself(
-    product: Product, everything: Everything, era: str, seconds: float, steps: int
-) -> None:
+async def test_progress_is_heard_as_at_the_server_itself(product, everything, era, seconds, steps):
     """A7.1, A7.3: each step once, in percent, and while the operation runs."""
     arguments = {"duration": seconds, "steps": steps}
     async with ours(product, era) as client, directly(everything) as upstream:
@@ -330,13 +318,8 @@ def all_named(product: Product, rest: Rest, everything: Everything) -> Iterator[
     ],
 )
 async def test_a_model_folders_and_a_user_are_asked_as_by_the_server_itself(
-    product: Product,
-    everything: Everything,
-    all_named: dict[str, str],
-    era: str,
-    tool: str,
-    arguments: dict[str, Any],
-) -> None:
+    product, everything, all_named, era, tool, arguments
+):
     """B10: with the very request, but for the name of the source before a question to a user."""
 
     def answering(asked: list[Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -47,9 +46,7 @@ def airflow(job_engines: Servers) -> Iterator[AirflowServer]:
     server.fail_everything()
 
 
-async def test_results_failures_and_progress_reach_the_agent(
-    product: Product, airflow: AirflowServer, tmp_path: Path
-) -> None:
+async def test_results_failures_and_progress_reach_the_agent(product, airflow, tmp_path):
     """A2.2, A2.3, A2.4, A7.3: of runs of both engines at once, each with what it has to say."""
     done = tmp_path / "done"
     async with client_of_2026(product) as client:
@@ -88,9 +85,7 @@ async def test_results_failures_and_progress_reach_the_agent(
     assert refused.is_error
 
 
-async def test_a_run_outlives_the_death_of_airflow(
-    product: Product, rest: Rest, airflow: AirflowServer, tmp_path: Path
-) -> None:
+async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, tmp_path):
     """A1.4, A7.2: API server, scheduler and task are killed. Airflow tries the task again when it is back,
     and the execution is followed to its result."""
     done = tmp_path / "done"

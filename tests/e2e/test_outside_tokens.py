@@ -126,7 +126,7 @@ def running(outside: Outside) -> Outside:
     return outside
 
 
-async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_company(running: Outside) -> None:
+async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_company(running):
     token = running.provider.token_of("ada-of-the-company", running.resource)
     async with (
         plain_http.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
@@ -144,7 +144,7 @@ async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_compan
     assert ("text_statistics", "ada via an-agent") in {(run["tool"], run["caller_name"]) for run in own}
 
 
-def test_the_metadata_of_the_resource_names_the_company_s_server(running: Outside) -> None:
+def test_the_metadata_of_the_resource_names_the_company_s_server(running):
     """RFC 9728, from the challenge on."""
     refused = plain_http.post(running.url, json={}, timeout=20)
     assert refused.status_code == 401
@@ -155,7 +155,7 @@ def test_the_metadata_of_the_resource_names_the_company_s_server(running: Outsid
     assert set(READ_AND_RUN.split()) <= set(document["scopes_supported"])
 
 
-def test_keys_are_rotated_without_a_restart_and_those_of_a_removed_key_refused(outside: Outside) -> None:
+def test_keys_are_rotated_without_a_restart_and_those_of_a_removed_key_refused(outside):
     outside.provide(SigningKey("of-yesterday"))
     old = outside.provider.token_of("ada-of-the-company", outside.resource)
     wait_until_let_in(outside, old)
@@ -184,7 +184,7 @@ def wait_until_answered(outside: Outside, token: str, status: int) -> None:
         asked_at = time.monotonic()
 
 
-def test_a_disabled_user_s_agent_is_refused_within_a_second(running: Outside) -> None:
+def test_a_disabled_user_s_agent_is_refused_within_a_second(running):
     token = running.provider.token_of("grace-of-the-company", running.resource)
     assert running.post(token).status_code == running.rest(token).status_code == 200
     running.run(SET_ACTIVE.format(False))
@@ -195,7 +195,7 @@ def test_a_disabled_user_s_agent_is_refused_within_a_second(running: Outside) ->
     assert running.call(token).status_code == 200
 
 
-def test_a_subject_without_a_user_is_refused(running: Outside) -> None:
+def test_a_subject_without_a_user_is_refused(running):
     for token in (
         running.provider.token_of("a-stranger", running.resource),
         running.provider.token_of_machine(running.resource),
@@ -203,7 +203,7 @@ def test_a_subject_without_a_user_is_refused(running: Outside) -> None:
         assert running.post(token).status_code == 401
 
 
-def test_a_token_without_the_scope_is_refused_with_the_scope_s_name(running: Outside) -> None:
+def test_a_token_without_the_scope_is_refused_with_the_scope_s_name(running):
     token = running.provider.token_of("ada-of-the-company", running.resource, "workflows:read")
     assert running.post(token).status_code == 200
     refused = running.call(token)
@@ -214,7 +214,7 @@ def test_a_token_without_the_scope_is_refused_with_the_scope_s_name(running: Out
     assert running.rest(greedy, "/api/sources/").status_code == 403, "its user may not either"
 
 
-def test_opaque_tokens_are_asked_about_until_they_are_revoked(running: Outside) -> None:
+def test_opaque_tokens_are_asked_about_until_they_are_revoked(running):
     token = running.provider.token_of("ada-of-the-company", running.resource, client=OPAQUE_AGENT)
     assert "." not in token
     assert '"words":5' in running.call(token).text
@@ -228,7 +228,7 @@ def test_opaque_tokens_are_asked_about_until_they_are_revoked(running: Outside) 
     assert running.post("unknown").status_code == 401
 
 
-def test_while_the_server_is_away_its_tokens_are_neither_let_in_nor_refused(outside: Outside) -> None:
+def test_while_the_server_is_away_its_tokens_are_neither_let_in_nor_refused(outside):
     outside.provide(outside.key)
     token = outside.provider.token_of("ada-of-the-company", outside.resource, client=OPAQUE_AGENT)
     assert outside.post(token).status_code == 200

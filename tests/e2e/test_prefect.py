@@ -82,9 +82,7 @@ async def until(rest: Rest, execution_id: str, **wanted: Any) -> dict[str, Any]:
     return found
 
 
-async def test_results_failures_and_progress_of_flows_reach_the_agent(
-    product: Product, rest: Rest, tmp_path: Path
-) -> None:
+async def test_results_failures_and_progress_of_flows_reach_the_agent(product, rest, tmp_path):
     """A2.2, A2.3, A2.4, A7.3: three flows at once, each with what it has to say."""
     done = tmp_path / "done"
     async with client_of_2026(product) as client:
@@ -113,9 +111,7 @@ async def test_results_failures_and_progress_of_flows_reach_the_agent(
     assert (recorded["state"], recorded["output"]) == ("completed", order.structured_content)
 
 
-async def test_a_run_outlives_the_death_of_the_server(
-    product: Product, rest: Rest, mortal: PrefectServer, tmp_path: Path
-) -> None:
+async def test_a_run_outlives_the_death_of_the_server(product, rest, mortal, tmp_path):
     """A1.4, A7.2: what was going on is followed again as soon as Prefect is back, to its result."""
     done = tmp_path / "done"
     async with client_of_2026(product) as client:

@@ -99,8 +99,8 @@ def client_of(proxy: Proxy) -> Iterator[httpx2.Client]:
 
 
 def test_a_request_that_a_process_may_have_carried_out_is_repeated_only_if_it_changes_nothing(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+    proxy, upstreams
+):
     """O2: one of two processes ends each connection without an answer."""
     upstreams[0].breaks = True
     with client_of(proxy) as client:
@@ -113,9 +113,7 @@ def test_a_request_that_a_process_may_have_carried_out_is_repeated_only_if_it_ch
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_that_no_process_got_is_sent_to_the_other(
-    name: str, tmp_path: Path, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_a_request_that_no_process_got_is_sent_to_the_other(name, tmp_path, upstreams):
     """O2: Caddy cannot send a body again, and knows which processes are there."""
     urls = f"http://127.0.0.1:{free_port()}", upstreams[0].url
     with running_proxy(name, tmp_path / name, urls) as proxy, client_of(proxy) as client:
@@ -127,7 +125,7 @@ def test_a_request_that_no_process_got_is_sent_to_the_other(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_processes_are_used_at_once_after_none_could_be_reached(name: str, tmp_path: Path) -> None:
+def test_processes_are_used_at_once_after_none_could_be_reached(name, tmp_path):
     """O2: nginx answered "no live upstreams" for ten seconds. Caddy lets requests wait."""
     first, second = free_port(), free_port()
     urls = f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}"
@@ -147,7 +145,7 @@ def test_processes_are_used_at_once_after_none_could_be_reached(name: str, tmp_p
         assert "no live upstreams" not in proxy.log
 
 
-def test_the_product_learns_who_asked_for_what(proxy: Proxy, upstreams: tuple[Upstream, Upstream]) -> None:
+def test_the_product_learns_who_asked_for_what(proxy, upstreams):
     """O2: cookies, HSTS, limits of guesses and the audit depend on it."""
     sent = {"x-forwarded-proto": "http", "x-forwarded-for": "192.0.2.1"}
     with client_of(proxy) as client:
@@ -159,18 +157,14 @@ def test_the_product_learns_who_asked_for_what(proxy: Proxy, upstreams: tuple[Up
     assert told["x-forwarded-for"].rpartition(",")[2].strip() == "127.0.0.1"
 
 
-def test_connections_to_the_processes_are_used_again(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_connections_to_the_processes_are_used_again(proxy, upstreams):
     with client_of(proxy) as client:
         for number in range(20):
             client.post(f"/{number}", content=b"{}")
     assert sum(len(one.connections) for one in upstreams) <= 4
 
 
-def test_a_body_may_be_as_large_as_the_product_takes_by_default(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_a_body_may_be_as_large_as_the_product_takes_by_default(proxy, upstreams):
     with client_of(proxy) as client:
         assert client.post("/", content=b"x" * LARGEST).status_code == 200
         # Caddy 2.6 calls it an error of the process.
@@ -178,7 +172,7 @@ def test_a_body_may_be_as_large_as_the_product_takes_by_default(
     assert sum(len(one.requests) for one in upstreams) == 1, "nothing is sent on without its end"
 
 
-def test_an_event_arrives_before_the_next_is_sent(proxy: Proxy, upstreams: tuple[Upstream, Upstream]) -> None:
+def test_an_event_arrives_before_the_next_is_sent(proxy, upstreams):
     with client_of(proxy) as client, client.stream("GET", "/events") as answer:
         lines = answer.iter_lines()
         assert next(lines) == "data: first"
@@ -187,7 +181,7 @@ def test_an_event_arrives_before_the_next_is_sent(proxy: Proxy, upstreams: tuple
         assert "data: second" in list(lines)
 
 
-def test_nginx_waits_longer_than_any_call() -> None:
+def test_nginx_waits_longer_than_any_call():
     (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx.conf").read_text())
     (longest,) = [
         bound.le for bound in Environment.model_fields["inline_wait"].metadata if hasattr(bound, "le")

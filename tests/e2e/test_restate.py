@@ -35,7 +35,7 @@ def rest(product: Product) -> Rest:
     return Rest(product, product.manage("create_mcp_token", "reader", "--scope", "catalogue:admin"))
 
 
-async def test_handlers_of_services_and_objects_answer_the_agent(product: Product, rest: Rest) -> None:
+async def test_handlers_of_services_and_objects_answer_the_agent(product, rest):
     """A1.1, A2.1, A2.3, A2.4: described, called and refused as the handlers themselves have it."""
     async with client_of_2026(product) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -51,9 +51,7 @@ async def test_handlers_of_services_and_objects_answer_the_agent(product: Produc
     assert (recorded["state"], recorded["error"]["message"]) == ("failed", "The tea went cold.")
 
 
-async def test_a_run_outlives_the_death_of_the_server(
-    product: Product, rest: Rest, restate: RestateServer
-) -> None:
+async def test_a_run_outlives_the_death_of_the_server(product, rest, restate):
     """A1.4, A7.2: what was going on is followed again as soon as Restate is back, to its result."""
     async with client_of_2026(product) as client:
         execution = await begin(client, APPROVAL, {"order_id": "A18"})
@@ -72,9 +70,7 @@ async def test_a_run_outlives_the_death_of_the_server(
     assert len(restate.rows(f"target_service_key = '{execution}' and target_handler_name = 'run'")) == 1
 
 
-async def test_a_start_whose_answer_is_lost_makes_one_run(
-    product: Product, rest: Rest, restate: RestateServer
-) -> None:
+async def test_a_start_whose_answer_is_lost_makes_one_run(product, rest, restate):
     """A7.2, B3: the server takes it and is silent; it is sent again with the same key."""
     async with client_of_2026(product) as client:
         with restate.silent():

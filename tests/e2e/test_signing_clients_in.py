@@ -27,7 +27,7 @@ from mcp.shared.auth import (
 from connectors.testing import free_port
 from tests import plain_http
 from tests.e2e.node_tools import FOLDER, PACKAGES, node
-from tests.e2e.product import AGENT, Product, Rest, environment, wait_until
+from tests.e2e.product import AGENT, Product, environment, wait_until
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING, RealBrowser, real_browser
 from tests.processes import ROOT
 
@@ -162,8 +162,8 @@ class Storage:
 
 
 async def test_the_python_client_signs_a_user_in_and_is_refused_once_the_user_is_disabled(
-    product: Product, rest: Rest, chromium: RealBrowser, back: Return
-) -> None:
+    product, rest, chromium, back
+):
     """It lists that user's tools, calls one and refreshes; the record names user and client."""
     make_user(product, "paula")
     storage = Storage()
@@ -218,15 +218,8 @@ async def test_the_python_client_signs_a_user_in_and_is_refused_once_the_user_is
     ("release", "host", "path"), [("v1", "127.0.0.1", "/mcp/"), ("v2", "127.0.0.1", "/mcp")]
 )
 def test_the_typescript_clients_do_so_too_at_another_name_of_the_server(
-    product: Product,
-    rest: Rest,
-    chromium: RealBrowser,
-    back: Return,
-    node: Path,
-    release: str,
-    host: str,
-    path: str,
-) -> None:
+    product, rest, chromium, back, node, release, host, path
+):
     username, client = f"theo-{release}", f"TypeScript {release}"
     make_user(product, username)
     command = [node, FOLDER / "sign_in.mjs", release, server_address(product, host, path), back.address]
@@ -341,8 +334,8 @@ EXPIRE = (
 
 
 def test_mcp_remote_signs_a_user_in_for_clients_that_only_start_programs(
-    product: Product, rest: Rest, chromium: RealBrowser, node: Path, tmp_path: Path
-) -> None:
+    product, rest, chromium, node, tmp_path
+):
     """It registers itself, lists, calls, renews an expired token, and gets nothing for a disabled user."""
     make_user(product, "rita")
     with Remote(node, tmp_path, server_address(product, "127.0.0.1")) as remote:
@@ -385,9 +378,7 @@ def request_of(product: Product, back: Return, client: str, **changes: str | Non
 
 
 @pytest.mark.parametrize("button", ["allow", "refuse"])
-def test_the_browser_follows_a_callback_that_redirects_on(
-    product: Product, back: Return, button: str, tmp_path: Path
-) -> None:
+def test_the_browser_follows_a_callback_that_redirects_on(product, back, button, tmp_path):
     """To another origin, and to a desktop application, which this machine does not have."""
     username = f"olga-{button}"
     make_user(product, username)
@@ -407,9 +398,7 @@ def test_the_browser_follows_a_callback_that_redirects_on(
         assert not [words for words in browser.complaints() if "Content Security Policy" in words]
 
 
-def test_the_suites_scenarios_for_authorization_servers_pass(
-    product: Product, chromium: RealBrowser, node: Path, tmp_path: Path
-) -> None:
+def test_the_suites_scenarios_for_authorization_servers_pass(product, chromium, node, tmp_path):
     """Both that the suite has: the metadata, and a code for a token."""
     make_user(product, "conny")
     issuer, port = f"http://localhost:{product.port}", free_port()

@@ -102,9 +102,7 @@ async def ignore(value: float, total: float | None, message: str | None) -> None
     """Progress makes a call wait for as long as the run takes."""
 
 
-async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(
-    product: Product, rest: Rest
-) -> None:
+async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(product, rest):
     """E1, E3, A1.2, A2.3: purpose and fields are what agents see; a call runs it on its task queue."""
     async with client_of_2026(product) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -119,9 +117,7 @@ async def test_declared_workflows_are_tools_with_their_schema_and_return_the_res
     assert (recorded["state"], recorded["output"]) == ("completed", {"greeting": "hello"})
 
 
-async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(
-    product: Product, rest: Rest, engine: Engine
-) -> None:
+async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(product, rest, engine):
     """A7.2, A8.3: whoever waits goes on waiting; a start that never left is repeated until it arrives."""
     async with client_of_2026(product) as client:
         lasting = asyncio.create_task(client.call_tool("Lasting", {}, progress_callback=ignore))

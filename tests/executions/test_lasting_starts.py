@@ -45,9 +45,7 @@ async def begin_call(patient: PatientEngine, **options: Any) -> "asyncio.Task[Ex
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_progress_is_recorded_and_told_while_the_start_lasts(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_progress_is_recorded_and_told_while_the_start_lasts(held, patient):
     """A7.3, A8.2: on the row, in the timeline and to whoever waits."""
     heard: asyncio.Queue[tuple[float | None, str]] = asyncio.Queue()
 
@@ -65,9 +63,7 @@ async def test_progress_is_recorded_and_told_while_the_start_lasts(
     assert (await waiting).succeeded
 
 
-async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(held, patient):
     """A7.5."""
     waiting = await begin_call(patient)
 
@@ -79,9 +75,7 @@ async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_a_cancel_that_another_process_recorded_is_seen_too(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_a_cancel_that_another_process_recorded_is_seen_too(held, patient):
     """A7.5: nobody wakes this process."""
     waiting = await begin_call(patient)
 
@@ -91,7 +85,7 @@ async def test_a_cancel_that_another_process_recorded_is_seen_too(
     assert patient.count("broken off") == 1
 
 
-async def test_a_deadline_breaks_the_start_off_as_timed_out(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_deadline_breaks_the_start_off_as_timed_out(held, patient):
     """A7.2, A7.5: told apart from a start of which nobody knows what became."""
     await in_database(Workflow.objects.update, timeout_seconds=1)
 
@@ -102,7 +96,7 @@ async def test_a_deadline_breaks_the_start_off_as_timed_out(held: Workflow, pati
     assert patient.count("broken off") == 1
 
 
-async def test_a_result_that_comes_in_the_last_moment_is_kept(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_result_that_comes_in_the_last_moment_is_kept(held, patient):
     """A8.4: what the engine did is what the record says."""
     patient.survives = True
     waiting = await begin_call(patient)
@@ -114,7 +108,7 @@ async def test_a_result_that_comes_in_the_last_moment_is_kept(held: Workflow, pa
     assert (await in_database(payload_of, execution)).output == "in the last moment"
 
 
-async def test_a_caller_that_goes_away_ends_its_wait_only(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_caller_that_goes_away_ends_its_wait_only(held, patient):
     """A7.1: the result is there when it comes back."""
     await disconnect(await begin_call(patient))
     patient.complete("kept")

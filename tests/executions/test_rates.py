@@ -60,8 +60,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("per_minute", "at_once", "begins_with"), [(60, 10, 10), (60, None, 10), (1, None, 1), (6000, 500, 500)]
 )
 def test_as_many_calls_pass_at_once_as_the_rate_says_and_then_one_after_the_other(
-    clock: Any, per_minute: int, at_once: int | None, begins_with: int
-) -> None:
+    clock, per_minute, at_once, begins_with
+):
     workflow, caller = make_workflow(), caller_with(per_minute, at_once)
     assert passed(workflow, caller, calls=begins_with * 2 + 3) == begins_with
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_as_many_calls_pass_at_once_as_the_rate_says_and_then_one_after_the_othe
         assert passed(workflow, caller, calls=2) == 1
 
 
-def test_a_refusal_says_whose_rate_it_is_and_when_to_come_back(clock: Any) -> None:
+def test_a_refusal_says_whose_rate_it_is_and_when_to_come_back(clock):
     workflow, caller = make_workflow(), caller_with(6, 1)
     take_call(workflow, caller)
     with pytest.raises(TooManyCalls) as refused:
@@ -82,7 +82,7 @@ def test_a_refusal_says_whose_rate_it_is_and_when_to_come_back(clock: Any) -> No
     take_call(workflow, caller)
 
 
-def test_a_call_that_one_rate_refuses_uses_up_nothing_of_the_others(clock: Any) -> None:
+def test_a_call_that_one_rate_refuses_uses_up_nothing_of_the_others(clock):
     """A caller beyond its own rate does not lock the others out of the tool."""
     workflow = make_workflow(calls_per_minute=60, calls_at_once=4)
     assert passed(workflow, caller_with(60, 2), calls=50) == 2
@@ -90,7 +90,7 @@ def test_a_call_that_one_rate_refuses_uses_up_nothing_of_the_others(clock: Any) 
 
 
 @pytest.mark.parametrize("rated", ["tool", "toolset", "person", "default of tools"])
-def test_rates_are_shared_by_all_callers_of_what_has_them(clock: Any, rated: str) -> None:
+def test_rates_are_shared_by_all_callers_of_what_has_them(clock, rated):
     workflow = make_workflow(**({"calls_per_minute": 6, "calls_at_once": 3} if rated == "tool" else {}))
     fields: dict[str, Any] = {}
     if rated == "toolset":
@@ -108,7 +108,7 @@ def test_rates_are_shared_by_all_callers_of_what_has_them(clock: Any, rated: str
     assert Toolset.objects.count() == (rated == "toolset")
 
 
-def test_a_call_costs_one_statement_for_each_of_its_rates(clock: Any) -> None:
+def test_a_call_costs_one_statement_for_each_of_its_rates(clock):
     workflow, caller = make_workflow(calls_per_minute=600), caller_with(60_000)
     take_call(workflow, caller)
     with CaptureQueriesContext(connection) as asked:
@@ -116,7 +116,7 @@ def test_a_call_costs_one_statement_for_each_of_its_rates(clock: Any) -> None:
     assert len(asked) == 2
 
 
-def test_a_caller_that_is_refused_asks_the_database_once(clock: Any) -> None:
+def test_a_caller_that_is_refused_asks_the_database_once(clock):
     workflow, caller = make_workflow(), caller_with(6, 1)
     passed(workflow, caller, calls=2)
     with CaptureQueriesContext(connection) as asked:
@@ -124,7 +124,7 @@ def test_a_caller_that_is_refused_asks_the_database_once(clock: Any) -> None:
     assert not asked
 
 
-def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock: Any) -> None:
+def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock):
     for _ in range(600):
         seconds_until_free(limited(6, 600))
     assert seconds_until_free(limited(6, 1)) == 10.0
@@ -135,14 +135,14 @@ def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock: Any)
     assert seconds_until_free(limited(6, 1)) == 0.0
 
 
-def test_rows_of_rates_that_nobody_uses_are_removed(clock: Any) -> None:
+def test_rows_of_rates_that_nobody_uses_are_removed(clock):
     seconds_until_free(limited(6, key="token:1"))
     clock.now += 2 * 24 * 3600
     seconds_until_free(limited(6, key="token:2"))
     assert list(RateBucket.objects.values_list("pk", flat=True)) == ["token:2"]
 
 
-def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -> None:
+def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are():
     """The race: both read that one is left. A conditional UPDATE decides."""
 
     def book() -> list[float]:
@@ -152,7 +152,7 @@ def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -
     assert waits.count(0.0) == 5
 
 
-def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) -> None:
+def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock):
     """The race: this process finds no row to update, and then the other's."""
     rate, made = limited(6_000, 1_000), []
 

@@ -82,9 +82,7 @@ async def runs_of(temporal: Engine, execution: Execution) -> int:
     return (await client.count_workflows(f"WorkflowId = '{execution.pk}'")).count
 
 
-async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
-    temporal: Engine, configured: Any
-) -> None:
+async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(temporal, configured):
     """A7.2, B8: repeats are used up, and then the service is asked what it has."""
     configured(retry_attempts=1)
     with gateway_to(temporal.server.address) as gateway:
@@ -98,8 +96,8 @@ async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
 
 @pytest.mark.parametrize("outage", ["frozen", "killed"])
 async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_is_back(
-    temporal: Engine, configured: Any, outage: str
-) -> None:
+    temporal, configured, outage
+):
     """A7.2, B8: the answer to the start was lost, and every repeat met a service that was not there."""
     configured(retry_attempts=1)
     down, up = (temporal.freeze, temporal.thaw) if outage == "frozen" else (temporal.kill, temporal.bring_up)

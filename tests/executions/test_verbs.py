@@ -238,7 +238,7 @@ def everything_about(execution: Execution) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, subtests: pytest.Subtests) -> None:
+def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name, subtests):
     """A8.3, B8: the transition, its event, and the caller's own view of it."""
     verb, workflow = VERBS[name], make_workflow()
     for state in verb.allowed:
@@ -256,7 +256,7 @@ def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, subtest
 
 
 @pytest.mark.parametrize("name", [name for name, states in REFUSED.items() if states])
-def test_a_refused_verb_returns_false_and_changes_nothing(name: str, subtests: pytest.Subtests) -> None:
+def test_a_refused_verb_returns_false_and_changes_nothing(name, subtests):
     """A caller that comes too late reads the row again instead of insisting."""
     workflow = make_workflow()
     for state in REFUSED[name]:
@@ -270,7 +270,7 @@ def test_a_refused_verb_returns_false_and_changes_nothing(name: str, subtests: p
             assert execution.state == state
 
 
-def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests: pytest.Subtests) -> None:
+def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests):
     """Cancel against completion, poll against timeout: the first wins, whatever the other still believes."""
     workflow = make_workflow()
     for name in (name for name, verb in VERBS.items() if verb.leads_to):
@@ -291,7 +291,7 @@ def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests:
             assert stale.state == verb.allowed[0]
 
 
-def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled() -> None:
+def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled():
     """A8.2."""
     settled = {state for state in State if Execution(state=state).is_settled}
     assert settled == set(State) - set(OPEN) == {*FINAL, State.UNCONFIRMED}
@@ -299,7 +299,7 @@ def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled(
 
 
 @pytest.mark.parametrize("name", ["admit", "cancel_queued", "give_up_queued (too late)"])
-def test_what_has_its_place_is_not_in_the_queue_any_more(name: str) -> None:
+def test_what_has_its_place_is_not_in_the_queue_any_more(name):
     """Admitted against cancelled, or given up: whoever was first."""
     admitted = in_state(State.PENDING)
     before = everything_about(admitted)
@@ -307,7 +307,7 @@ def test_what_has_its_place_is_not_in_the_queue_any_more(name: str) -> None:
     assert everything_about(admitted) == before
 
 
-def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
+def test_what_waits_in_the_queue_can_be_held_by_nobody():
     """So that nobody starts it."""
     queued = make_execution(state=State.PENDING)
     Execution.objects.update(admitted_at=None)
@@ -315,7 +315,7 @@ def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
     assert queued.admit() and queued.hold(holder=HOLDER, until=SOON)
 
 
-def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
+def test_a_start_that_is_confirmed_late_has_its_time_anew():
     """A7.2: nobody could follow it until now."""
     overdue = in_state(State.UNCONFIRMED, deadline_at=PAST, error="silence", error_kind=ErrorKind.EXECUTION)
     assert overdue.confirm_started("run-7", by="Ada", next_attempt_at=SOON)
@@ -349,7 +349,7 @@ CALLERS = {
 """Whether the caller waits in this process, until when it waits, and what is left of that."""
 
 
-def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: pytest.Subtests) -> None:
+def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests):
     """One statement less for every call; but nobody who has gone counts as answered."""
     workflow = make_workflow()
     for name, caller in itertools.product(IN_HAND, CALLERS):
@@ -361,7 +361,7 @@ def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: 
             assert read(execution).awaited_until == left
 
 
-def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
+def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone():
     """Disconnect against completion: the statement that ends it may have been made a moment before."""
     completed = "finish_as_reported (completed)"
     for first, second in (("mark_unanswered", completed), (completed, "mark_unanswered")):
@@ -371,14 +371,14 @@ def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
         assert read(execution).awaited_until < timezone.now() - timedelta(seconds=20)
 
 
-def test_a_failure_without_a_reason_says_so() -> None:
+def test_a_failure_without_a_reason_says_so():
     """A2.4."""
     execution = in_state(State.RUNNING)
     execution.finish_as_reported(RunSnapshot(state=RunState.FAILED))
     assert read(execution).error == "The engine gave no reason."
 
 
-def test_the_duration_is_the_engines_where_it_tells_both_times() -> None:
+def test_the_duration_is_the_engines_where_it_tells_both_times():
     """B3."""
     begun = timezone.now()
     by_us = Execution(created_at=begun, started_at=begun, finished_at=begun + timedelta(seconds=9))
@@ -394,7 +394,7 @@ def test_the_duration_is_the_engines_where_it_tells_both_times() -> None:
     assert unsent.duration_ms is None
 
 
-def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error() -> None:
+def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error():
     """A1.3: the history stays, but the engine cannot be asked."""
     workflow = make_workflow()
     execution = make_execution(workflow, state=State.RUNNING)
