@@ -32,8 +32,6 @@ from tests.threads import together
 
 pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
 
-Moved = Callable[[Callable[[], object]], int]
-
 
 def exposed() -> list[str]:
     return list(load_exposed_catalogue().workflows)

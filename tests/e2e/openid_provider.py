@@ -94,10 +94,6 @@ class OpenIdProvider:
         with running(command, answers_at=found, log=self.folder / "provider.log"):
             yield
 
-    def token_of_machine(self, resource: str, scope: str = READ_AND_RUN) -> str:
-        """Of a client that acts for itself."""
-        return self._token(AGENT, grant_type="client_credentials", resource=resource, scope=scope)
-
     def token_of(self, account: str, resource: str, scope: str = READ_AND_RUN, *, client: str = AGENT) -> str:
         """Of an agent that a person has let in, as with a browser."""
         verifier = secrets.token_urlsafe(48)

@@ -40,10 +40,6 @@ from django.contrib.auth.models import User
 for name in ("ada", "grace"):
     User.objects.get_or_create(username=name)
 """
-SET_ACTIVE = """
-from django.contrib.auth.models import User
-User.objects.filter(username="grace").update(is_active={})
-"""
 DISABLED_SECONDS = 1.0
 PAUSE_SECONDS = 0.1  # Between two looks
 
@@ -184,36 +180,6 @@ def wait_until_answered(outside: Outside, token: str, status: int) -> None:
         asked_at = time.monotonic()
 
 
-def test_a_disabled_user_s_agent_is_refused_within_a_second(running):
-    token = running.provider.token_of("grace-of-the-company", running.resource)
-    assert running.post(token).status_code == running.rest(token).status_code == 200
-    running.run(SET_ACTIVE.format(False))
-    wait_until_answered(running, token, 401)
-    assert running.rest(token).status_code == 401
-    running.run(SET_ACTIVE.format(True))
-    wait_until_answered(running, token, 200)
-    assert running.call(token).status_code == 200
-
-
-def test_a_subject_without_a_user_is_refused(running):
-    for token in (
-        running.provider.token_of("a-stranger", running.resource),
-        running.provider.token_of_machine(running.resource),
-    ):
-        assert running.post(token).status_code == 401
-
-
-def test_a_token_without_the_scope_is_refused_with_the_scope_s_name(running):
-    token = running.provider.token_of("ada-of-the-company", running.resource, "workflows:read")
-    assert running.post(token).status_code == 200
-    refused = running.call(token)
-    assert refused.status_code == 403
-    wanted = 'error="insufficient_scope", scope="workflows:read workflows:run"'
-    assert wanted in refused.headers["www-authenticate"]
-    greedy = running.provider.token_of("ada-of-the-company", running.resource, "catalogue:admin")
-    assert running.rest(greedy, "/api/sources/").status_code == 403, "its user may not either"
-
-
 def test_opaque_tokens_are_asked_about_until_they_are_revoked(running):
     token = running.provider.token_of("ada-of-the-company", running.resource, client=OPAQUE_AGENT)
     assert "." not in token
@@ -226,17 +192,3 @@ def test_opaque_tokens_are_asked_about_until_they_are_revoked(running):
     )
     assert running.post(elsewhere).status_code == 401
     assert running.post("unknown").status_code == 401
-
-
-def test_while_the_server_is_away_its_tokens_are_neither_let_in_nor_refused(outside):
-    outside.provide(outside.key)
-    token = outside.provider.token_of("ada-of-the-company", outside.resource, client=OPAQUE_AGENT)
-    assert outside.post(token).status_code == 200
-    outside.provide()
-    wait_until_answered(outside, token, 503)
-    for answer in (outside.post(token), outside.rest(token)):
-        assert answer.status_code == 503
-        assert "authorization server cannot check" in answer.text
-        assert int(answer.headers["retry-after"]) > 0
-        assert "www-authenticate" not in answer.headers
-    assert outside.post(outside.product.token).status_code == 200, "the product's own tokens go on"

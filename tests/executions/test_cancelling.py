@@ -127,8 +127,7 @@ def test_a_cancel_during_the_start_is_sent_once_the_run_is_known(engine, workflo
 
 def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(engine, running):
     """Cancel against poll: at the next tick, not after the interval."""
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     polling = threading.Thread(target=advance_due_executions)
     polling.start()
     gate.wait_for_request()
@@ -234,10 +233,8 @@ def test_others_executions_can_neither_be_seen_nor_cancelled(engine, running):
 
 async def test_a_canceller_that_leaves_cuts_nothing_off(engine, running):
     """The engine's answer is recorded whoever still waits for it."""
-    gate = Gate(replies(200, status("CANCELLED")))
-    engine.on_status = gate
-    cancelling = asyncio.create_task(cancel(running))
-    await gate.request()
+    engine.on_status = gate = Gate(replies(200, status("CANCELLED")))
+    cancelling = await gate.keep(cancel(running))
     cancelling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await cancelling

@@ -92,10 +92,8 @@ async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_co
         make_workflow(source, upstream_id="2724", name="report", on_disconnect="cancel")
 
     await in_database(make)
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(ask())
 
     await disconnect(waiting)
 
@@ -112,10 +110,8 @@ async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_co
 
 async def test_a_completion_that_comes_first_is_kept_for_the_caller(engine, fickle):
     """Disconnect against completion: the poll that was under way found the end."""
-    gate = Gate(replies(200, completed({"sum": 3})))
-    engine.on_status = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_status = gate = Gate(replies(200, completed({"sum": 3})))
+    waiting = await gate.keep(ask())
 
     leaving = asyncio.create_task(disconnect(waiting))
     await until(lambda: only().cancel_requested_at, "the cancel is asked for")
@@ -132,10 +128,8 @@ async def test_a_completion_that_comes_first_is_kept_for_the_caller(engine, fick
 
 async def test_a_synchronous_run_that_completes_after_its_caller_has_gone_is_kept_too(engine, fickle):
     """There was never a run id to cancel by."""
-    gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
+    waiting = await gate.keep(ask())
     leaving = asyncio.create_task(disconnect(waiting))
     await until(lambda: only().cancel_requested_at)
     gate.open()
@@ -149,8 +143,7 @@ async def test_a_caller_that_goes_during_the_start_has_the_run_cancelled_once_it
     """The wish is on record at once, whatever becomes of this process."""
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_status = gate, CANCELLED
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    waiting = await gate.keep(ask())
 
     leaving = asyncio.create_task(disconnect(waiting))
 
@@ -291,8 +284,7 @@ async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(engine, f
     engine.on_start, engine.on_status = gate, CANCELLED
 
     async def serve() -> None:
-        waiting = asyncio.create_task(ask())
-        await gate.request()
+        waiting = await gate.keep(ask())
         leaving = asyncio.create_task(disconnect(waiting))
         await until(lambda: only().cancel_requested_at)
         stopping = asyncio.create_task(advancing.finish_steps())
@@ -323,12 +315,10 @@ async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_bega
 async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(engine, workflow, monkeypatch):
     """What the end of a step begins is waited for as well."""
     monkeypatch.setattr("executions.waiting.LEASE", timedelta(0))
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
 
     async def serve() -> None:
-        waiting = asyncio.create_task(ask())
-        await gate.request()
+        waiting = await gate.keep(ask())
         await in_database(Execution.objects.update, awaited_until=timezone.now())
         stopping = asyncio.create_task(advancing.finish_steps())
         gate.open()
@@ -405,10 +395,8 @@ async def test_an_outage_of_the_database_is_logged_when_it_begins_and_when_it_en
 
 async def test_a_note_that_cannot_be_written_is_logged(faults, engine, workflow, log):
     """B9: nobody is left to raise it to. The heartbeat ends, so the caller is missed after a while."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(ask())
     faults.fails, faults.times = "awaited_until", 1
     await disconnect(waiting)
     await until(lambda: any("A step of an execution failed" in line for line in log), "it is logged")

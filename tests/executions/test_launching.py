@@ -1,6 +1,5 @@
 """Starting at the engine: never twice, never lost, and honest where it cannot be known."""
 
-import asyncio
 import re
 import threading
 import uuid
@@ -400,10 +399,8 @@ def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(forget
 @pytest.mark.databases("executions.runner.start")
 async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(engine, keyed_workflow):
     """While the lease holds, nobody else thinks that the start was given up."""
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    waiting = await gate.keep(call("report"))
     assert await in_thread(advance_due_executions) == 0
     gate.open()
     assert (await waiting).succeeded
@@ -413,10 +410,8 @@ async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(engine
 @pytest.mark.databases("executions.runner.start")
 async def test_an_answer_that_comes_after_the_lease_confirms_the_start(engine, workflow):
     """A process that was stopped for too long: its answer is better late than never."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     await in_thread(advance_due_executions)
@@ -446,10 +441,8 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
     engine, workflow, resolve, state, noted
 ):
     """B8: but the timeline tells of a run that the admin did not know of."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(call("report", seconds=0))
     await waiting
     execution = await in_database(only)
     await in_database(expire_lease, execution)
@@ -471,8 +464,7 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
 @pytest.mark.databases("executions.runner.start", "config.postgresql.base")
 def test_a_database_that_restarts_during_a_start_loses_no_run(engine, workflow):
     """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
+    engine.on_start = gate = Gate(replies(200, receipt()))
     waiting = threading.Thread(target=lambda: run_in_background_loop(call("report", seconds=0)))
     waiting.start()
     gate.wait_for_request()
@@ -513,8 +505,7 @@ async def test_both_answers_to_a_repeated_start_are_the_same_run(engine, keyed_w
     gate = Gate(replies(200, receipt()))
     engine.on_start = in_turn(gate, replies(200, receipt()))
     engine.on_status = replies(200, completed())
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     assert await in_thread(advance_due_executions) == 1
@@ -602,12 +593,19 @@ def test_a_start_that_returns_another_type_says_so_and_counts_as_an_unknown_outc
     assert "ClumsyConnector.start returned str instead of Started" in record.error
 
 
-def test_a_poll_that_returns_another_type_says_so(clumsy):
-    """B6: instead of an AttributeError of the product."""
-    execution = make_active(clumsy("a snapshot"), State.RUNNING)
+@pytest.mark.parametrize(
+    ("stumbles_over", "failure"),
+    [
+        ("a snapshot", "ClumsyConnector.poll returned dict instead of RunSnapshot."),
+        *((value, "the log has the details.") for value in ("a state", "a time", "a progress")),
+    ],
+)
+def test_a_poll_that_returns_a_wrong_type_fails_and_the_record_says_so(clumsy, stumbles_over, failure):
+    """B6: a state that was no RunState made a run that had succeeded a failed one."""
+    execution = make_active(clumsy(stumbles_over), State.RUNNING)
     advance_due_executions()
-    failure = "The connector failed: ClumsyConnector.poll returned dict instead of RunSnapshot."
-    assert read(execution).poll_failure == failure
+    assert read(execution).poll_failure.startswith("The connector failed")
+    assert read(execution).poll_failure.endswith(failure)
 
 
 @pytest.mark.parametrize("stumbles_over", ["making", "start", "poll"])
@@ -637,14 +635,6 @@ def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(clum
     advance_due_executions()
 
     assert read(execution).state == State.TIMED_OUT
-
-
-@pytest.mark.parametrize("stumbles_over", ["a state", "a time", "a progress"])
-def test_a_value_of_a_wrong_type_fails_in_the_connector_and_the_record_says_so(clumsy, stumbles_over):
-    """B6: a state that was no RunState made a run that had succeeded a failed one."""
-    execution = make_active(clumsy(stumbles_over), State.RUNNING)
-    advance_due_executions()
-    assert read(execution).poll_failure == "The connector failed; the log has the details."
 
 
 def test_a_percentage_beyond_100_is_100(clumsy):

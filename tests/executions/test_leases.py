@@ -91,7 +91,7 @@ def test_a_step_that_takes_longer_than_its_lease_keeps_it(engine, running):
     assert engine.count("status") == 1
 
 
-async def test_of_a_batch_each_execution_is_renewals_as_long_as_its_own_step(workflow):
+async def test_of_a_batch_each_execution_is_renewed_as_long_as_its_own_step(workflow):
     """B8: one whose step broke off is free again though others, claimed with it, take their time."""
     for _ in range(2):
         await in_database(make_active, workflow, State.RUNNING)
@@ -111,7 +111,7 @@ async def test_of_a_batch_each_execution_is_renewals_as_long_as_its_own_step(wor
         assert not await in_database(is_held, quick)
 
 
-async def test_an_execution_is_renewals_until_the_last_of_its_steps_ends(running):
+async def test_an_execution_is_renewed_until_the_last_of_its_steps_ends(running):
     """B8."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     with renewing_lease(claimed.pk, holder=claimed.lease_holder):
@@ -141,7 +141,7 @@ async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running):
         await until(lambda: is_held(claimed), "it is renewed")
 
 
-async def test_whoever_waits_is_renewals_as_waiting(running):
+async def test_whoever_waits_is_renewed_as_waiting(running):
     """B8: and somebody else, who holds it without waiting, says nothing of that."""
     soon = timezone.now() + timedelta(seconds=10)
     await in_database(Execution.objects.update, awaited_until=soon)
@@ -191,9 +191,7 @@ async def begin_step(execution: Execution, gate: Gate) -> "asyncio.Task[None]":
     """A worker claims it and asks the engine, which keeps it waiting."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     assert claimed.pk == execution.pk
-    step = asyncio.create_task(advance_and_release(claimed))
-    await gate.request()
-    return step
+    return await gate.keep(advance_and_release(claimed))
 
 
 async def test_an_old_answer_does_not_overwrite_a_newer_one(engine, running):
@@ -217,8 +215,7 @@ async def test_an_uneventful_answer_that_comes_late_changes_nothing(engine, runn
     """A8.3: the same for what is recorded for many at once."""
     await in_database(advance_due_executions)
     await in_database(let_pass, running, 60)
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     late = await begin_step(running, gate)
     taken = await in_database(take_over, running)
     before = await in_database(read, running)
@@ -248,8 +245,7 @@ async def test_who_lost_the_lease_ends_no_run_that_others_still_follow(engine, r
 
 async def test_the_end_of_a_run_counts_whoever_heard_of_it(engine, running):
     """A8.4: what the engine says of it is true, with or without a lease."""
-    gate = Gate(replies(200, completed({"sum": 3})))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, completed({"sum": 3})))
     late = await begin_step(running, gate)
     await in_database(take_over, running)
 

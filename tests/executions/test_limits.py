@@ -116,16 +116,6 @@ async def test_a_run_that_goes_on_without_its_caller_keeps_its_place(engine, wor
     assert (await until(lambda: read(admitted).run_id)) and engine.count("start") == 2
 
 
-async def test_an_unconfirmed_start_takes_no_place(runs, workflow):
-    """Nobody knows if there is a run, and it may stay like that for days."""
-    await in_database(lambda: override_workflow(workflow, max_concurrent=1))
-    await in_database(make_active, workflow, State.UNCONFIRMED)
-    (called,) = calls(1)
-    await asyncio.to_thread(runs.wait_for, 1)
-    runs.end_all()
-    assert (await called).succeeded
-
-
 async def test_a_changed_limit_counts_without_a_restart(runs, workflow):
     """B4: raised, it lets in who waits at the next tick; lowered, it holds for the next call."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))

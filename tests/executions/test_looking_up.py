@@ -142,14 +142,6 @@ async def test_a_start_of_unknown_outcome_is_looked_up_instead_of_left_to_a_huma
     assert engine.asked("start")[0].key == str(execution.pk)
 
 
-def test_what_the_engine_said_to_a_start_that_did_not_happen_is_kept(engine, workflow):
-    """A8.4: for the operator, whatever the lookup finds."""
-    engine.on_start, engine.on_lookup = replies(500, {"error": "The kettle is gone."}), NONE
-    record = look(make_execution(workflow, state=State.PENDING), 5)
-    assert (record.state, record.run_id) == (State.FAILED, "")
-    assert record.payload.start_answer["answer"] == "The kettle is gone."
-
-
 def test_a_run_that_has_ended_by_the_time_it_is_found_gives_its_result(engine, workflow):
     """A8.4: the lookup's answer has the whole status."""
     engine.on_lookup = replies(200, completed({"sum": 3}) | {"run_id": RUN_ID})
@@ -369,8 +361,7 @@ async def test_an_answer_that_comes_while_it_is_looked_up_is_the_same_run(engine
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_lookup = gate, FOUND
     engine.on_status = replies(200, completed())
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     await in_thread(look, execution)
@@ -390,8 +381,7 @@ async def test_a_look_that_is_answered_after_somebody_else_has_found_the_run_cha
     gate = Gate(NONE)
     engine.on_lookup, engine.on_status = in_turn(gate, FOUND), replies(200, completed())
     execution = await in_database(killed_while_starting, workflow)
-    slow = asyncio.create_task(in_thread(advance_due_executions))
-    await gate.request()
+    slow = await gate.keep(in_thread(advance_due_executions))
     await in_database(expire_lease, execution)
     await in_thread(advance_due_executions)
     assert (await in_database(read, execution)).run_id == RUN_ID

@@ -59,8 +59,7 @@ async def lose(engine: WireEngine, behaviour: Behaviour, **fields: Any) -> Execu
     before = set(await in_database(lambda: list(Execution.objects.values_list("pk", flat=True))))
     gate, later = Gate(behaviour), engine.on_start
     engine.on_start = gate
-    waiting = asyncio.create_task(ask(**fields))
-    await gate.request()
+    waiting = await gate.keep(ask(**fields))
     engine.on_start = later
     execution = await in_database(Execution.objects.exclude(pk__in=before).get)
     await disconnect(waiting)
@@ -85,10 +84,8 @@ async def test_the_same_call_goes_on_with_the_run_that_was_started(engine, workf
 
 async def test_the_same_call_need_not_wait_for_the_end_of_a_step_of_the_first(engine, workflow):
     """The start is still under way when the call comes again."""
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    first = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    first = await gate.keep(ask())
     await disconnect(first)
     await until(lambda: is_abandoned(only()))
 
@@ -299,8 +296,7 @@ async def test_a_result_that_was_given_after_the_heartbeat_failed_is_not_given_a
     monkeypatch.setattr("executions.waiting.LEASE", timedelta(0))
     gate = Gate(replies(200, completed() | receipt()))
     engine.on_start = in_turn(gate, replies(200, completed() | receipt()))
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    waiting = await gate.keep(ask())
     execution = await in_database(only)
     past = timezone.now() - timedelta(seconds=1)
     await in_database(Execution.objects.update, awaited_until=past)
@@ -313,10 +309,8 @@ async def test_a_result_that_was_given_after_the_heartbeat_failed_is_not_given_a
 async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(engine, workflow, monkeypatch):
     """A long step goes on under its lease, which is renewed; that somebody waits for it is not."""
     monkeypatch.setattr("executions.runner.lease.RENEWAL_SECONDS", 0.01)
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    waiting = await gate.keep(ask())
     await disconnect(waiting)
     await until(lambda: is_abandoned(only()))
 
@@ -328,15 +322,6 @@ async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(engine, wor
     gate.open()
     await until(lambda: only().succeeded)
     assert await in_database(is_abandoned, await in_database(only))
-
-
-async def test_what_was_cancelled_is_never_gone_on_with(engine, workflow):
-    lost = await lose(engine, replies(200, receipt()))
-    engine.on_status = replies(200, status("CANCELLED"))
-    await cancel(lost)
-    await until(lambda: read(lost).state == State.CANCELLED)
-    engine.on_start = replies(200, completed() | receipt())
-    assert (await ask()).pk != lost.pk
 
 
 async def test_what_is_being_cancelled_is_not_gone_on_with_either(engine, workflow):

@@ -176,11 +176,9 @@ def test_a_source_that_cannot_be_used_is_said(unconfirmed):
 @pytest.mark.databases("executions.engine_runs")
 async def test_of_two_admins_one_resolves_it(engine, workflow):
     """B8: while the engine is asked for the first, the second says that it did not run."""
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     execution = await in_database(make_unconfirmed, workflow)
-    first = asyncio.create_task(resolve_as_started(str(execution.pk), RUN_ID, caller=ADMIN))
-    await gate.request()
+    first = await gate.keep(resolve_as_started(str(execution.pk), RUN_ID, caller=ADMIN))
 
     await in_database(it_did_not_run, execution)
     gate.open()

@@ -162,10 +162,8 @@ async def test_of_two_calls_that_miss_at_the_same_time_both_run_and_the_last_res
 
 async def test_a_run_that_began_before_the_cache_was_cleared_is_not_cached(engine, cached):
     """E4: otherwise what was cleared would come back."""
-    gate = Gate(at_once({"run": "old"}))
-    engine.on_start = gate
-    old = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once({"run": "old"}))
+    old = await gate.keep(call("report"))
     assert await in_database(clear_results, {cached.pk}) == 0
     numbered(engine)
     new = await call("report")
@@ -179,10 +177,8 @@ async def test_a_run_that_began_before_the_cache_was_cleared_is_not_cached(engin
 async def test_clearing_one_workflow_leaves_the_runs_of_others_their_place(engine, cached):
     """E4."""
     other = await in_database(make_workflow, cache_seconds=60)
-    gate = Gate(at_once({"run": 1}))
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once({"run": 1}))
+    running = await gate.keep(call("report"))
     await in_database(clear_results, {other.pk})
     gate.open()
     await running
@@ -192,10 +188,8 @@ async def test_clearing_one_workflow_leaves_the_runs_of_others_their_place(engin
 @pytest.mark.parametrize("change", ["switched off", "content", "policy", "deleted"])
 async def test_what_changes_while_it_runs_is_not_answered_by_its_result(engine, cached, change):
     """E4: the curator's and the engine's word at the moment of the result counts."""
-    gate = Gate(at_once())
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once())
+    running = await gate.keep(call("report"))
 
     def alter() -> None:
         match change:
@@ -216,10 +210,8 @@ async def test_what_changes_while_it_runs_is_not_answered_by_its_result(engine, 
 
 async def test_a_run_that_began_without_caching_is_not_cached(engine, workflow):
     """E4: nobody noted then when the cache had been cleared."""
-    gate = Gate(at_once())
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once())
+    running = await gate.keep(call("report"))
     await in_database(cache_for, workflow)
     gate.open()
     assert (await running).succeeded

@@ -65,7 +65,7 @@ def exists(execution: Execution) -> bool:
 
 
 def test_by_default_payloads_and_timelines_go_after_30_days_and_records_after_90():
-    """B7, E6: without anybody having set anything; counted from the end of the execution."""
+    """B3, B7, E6: without anybody having set anything; counted from the end of the execution."""
     young, old, ancient = ended(29.9), ended(30.1), ended(90.1)
 
     pruned = prune()
@@ -76,15 +76,9 @@ def test_by_default_payloads_and_timelines_go_after_30_days_and_records_after_90
     record = read(old)
     payload = record.payload
     assert (payload.input, payload.output, payload.start_answer, payload.status_answer) == (None,) * 4
+    assert payload.metadata == {"version": "2.1"}, "what says which version ran is no payload"
     assert record.payload_pruned_at and record.events_pruned_at and timeline(old) == []
     assert prune() == Pruned()
-
-
-def test_what_says_which_version_ran_is_no_payload():
-    """B3: the record keeps who ran what, and which version of it."""
-    execution = ended(31)
-    prune()
-    assert read(execution).payload.metadata == {"version": "2.1"}
 
 
 @pytest.mark.parametrize("state", [*ACTIVE, State.UNCONFIRMED])
@@ -135,16 +129,6 @@ def test_empty_keeps_for_ever():
     assert exists(execution) and DiscoveryRun.objects.count() == 1
 
 
-def test_a_change_by_the_admin_takes_effect_with_the_next_pruning():
-    """E6: without a restart."""
-    keep(payloads=30)
-    execution = ended(20)
-    assert prune() == Pruned()
-    Retention.objects.update(keep_payloads_days=10)
-    assert prune() == Pruned(payloads=1)
-    assert read(execution).payload.output is None
-
-
 def test_discovery_runs_go_too_but_not_the_one_that_is_under_way():
     """B7."""
     keep(discovery_runs=30)
@@ -182,14 +166,6 @@ def _queries_for(count: int) -> int:
     with CaptureQueriesContext(connection) as queries:
         assert prune().payloads == count
     return len(queries)
-
-
-def test_more_than_a_batch_is_removed_too(monkeypatch):
-    """B7."""
-    monkeypatch.setattr(retention, "BATCH", 2)
-    for _ in range(5):
-        ended(31)
-    assert prune() == Pruned(payloads=5, timelines=5)
 
 
 def test_what_goes_with_its_record_is_not_emptied_first(monkeypatch):
