@@ -48,7 +48,11 @@ def database_url() -> str:
 
 
 def run_python(
-    words: Sequence[str], *, environment: Mapping[str, str], umask: int = 0o022
+    words: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    umask: int = 0o022,
+    seconds: float = 100,
 ) -> "subprocess.CompletedProcess[str]":
     """What `python WORDS` does in the project's folder: `-c PROGRAM`, or a script and its arguments."""
     return subprocess.run(
@@ -59,7 +63,7 @@ def run_python(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=seconds,
         check=False,
     )
 

@@ -15,6 +15,7 @@ from connectors.registry import BUILT_IN, connector_class
 from tests.catalogue.engine import definition, definitions
 from tests.factories import NOWHERE, make_source, make_workflow
 from tests.packages import declare_package
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted(name for name, app in get_commands().items() if app == "catalogue")
@@ -73,15 +74,8 @@ def test_what_a_command_cannot_read_write_or_take_is_told_in_a_sentence(db, word
 def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path):
     """B5: this mistake is found without a database, so the process gets none."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    done = subprocess.run(
-        [sys.executable, "manage.py", "add_source", "erp", "nonesuch"],
-        cwd=ROOT,
-        env=environment | {"CATALOGUE_DATA_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    environment["CATALOGUE_DATA_DIR"] = str(tmp_path)
+    done = run_python(["manage.py", "add_source", "erp", "nonesuch"], environment=environment)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("CommandError: kind: Unknown kind of source 'nonesuch'")
@@ -214,15 +208,8 @@ def test_the_settings_of_a_kind_are_explained(kind, capsys):
 def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_path):
     """B5, B6: a package's mistake is a warning, also to the commands that check first."""
     declare_package(tmp_path, "broken-engine", broken="nowhere:Connector")
-    done = subprocess.run(
-        [sys.executable, "manage.py", "check"],
-        cwd=ROOT,
-        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    environment = {"CATALOGUE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)}
+    done = run_python(["manage.py", "check"], environment=os.environ | environment)
 
     assert done.returncode == 0
     assert "catalogue.W001" in done.stderr

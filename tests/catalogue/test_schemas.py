@@ -3,8 +3,6 @@
 import copy
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,7 @@ from catalogue.schemas import (
     find_argument_problems,
 )
 from catalogue.served_schemas import serve_schema
+from tests.processes import run_python
 
 TRICKY_RECURSION = {
     "type": "object",
@@ -229,9 +228,7 @@ def test_half_a_character_is_refused_in_words_and_not_with_an_exception():
 
 def test_a_hostile_schema_costs_neither_time_nor_the_process():
     """B8: in a process of its own, since the failure would be a crash or a hang of this one."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_python(["-c", HOSTILE], seconds=30)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == ["UnsafeSchema", "UnsafeSchema", "UnsafeSchema", "BrokenSchema", 0, 0]

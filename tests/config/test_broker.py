@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +25,7 @@ from loguru import logger
 from config.beat import Scheduler
 from config.celery import TICK, TICK_EXPIRES, app, embedded_broker_options
 from tests.logs import shown_lines
-from tests.processes import ROOT
+from tests.processes import run_python
 
 WRITERS, READERS, EACH = 3, 3, 150
 BROKER = os.environ.get("CELERY_BROKER_URL", "")
@@ -115,10 +113,7 @@ def test_workers_and_beat_start_without_what_only_others_need(start, loaded):
         needless += ["executions.models", "executions.tasks"]
     program = f"import sys; from config.celery import app; {start}; "
     program += f"print({loaded!r} in sys.modules, *(set({needless}) & sys.modules.keys()))"
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert outcome.stdout.split() == ["True"]
+    assert run_python(["-c", program]).stdout.split() == ["True"]
 
 
 def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path, monkeypatch):
@@ -188,9 +183,8 @@ app.start(["--quiet", "beat", "--pidfile="])
 def test_beat_ends_when_it_is_told_to_in_the_middle_of_a_message(tmp_path):
     """It waited for ever for the lock that it held itself, and an upgrade for it."""
     environment = os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path)}
-    program = [sys.executable, "-c", ENDED_WITHIN_A_MESSAGE]
-    outcome = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
-    assert outcome.returncode == 0, outcome.stderr.decode()
+    outcome = run_python(["-c", ENDED_WITHIN_A_MESSAGE], environment=environment)
+    assert outcome.returncode == 0, outcome.stderr
 
 
 def receive_tick(*, late: float) -> None:

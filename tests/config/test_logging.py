@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 
 import psycopg
 import pytest
@@ -11,7 +9,7 @@ from django.db.utils import OperationalError
 
 from config.logging import process_name
 from tests.logs import shown_lines
-from tests.processes import ROOT
+from tests.processes import run_python
 
 
 @pytest.mark.parametrize(
@@ -43,9 +41,7 @@ def log_of(program: str, *, log_format: str = "text") -> str:
         "from loguru import logger\n"
         f"ours.configure_logging(level='INFO', log_format={log_format!r})\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", begun + program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stderr
+    return run_python(["-c", begun + program]).stderr
 
 
 def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback():

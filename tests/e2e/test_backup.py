@@ -4,28 +4,19 @@ import asyncio
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
 
 from tests.e2e.product import environment
 from tests.e2e.test_clients import client_of_2026
-from tests.processes import ROOT
+from tests.processes import run_python
 
 pytestmark = pytest.mark.e2e
 
 
 def manage(variables: dict[str, str], *words: str) -> str:
-    outcome = subprocess.run(
-        [sys.executable, "manage.py", *words],
-        cwd=ROOT,
-        env=environment(variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    outcome = run_python(["manage.py", *words], environment=environment(variables))
     assert outcome.returncode == 0, outcome.stderr
     return outcome.stdout
 

@@ -15,7 +15,7 @@ from connectors.testing import free_port
 from dev.chaos.stacks import StackName, choose_name, own_stack
 from tests import plain_http
 from tests.e2e.product import environment, wait_until
-from tests.processes import ROOT, running, web_command
+from tests.processes import ROOT, run_python, running, web_command
 
 pytestmark = [
     pytest.mark.e2e,
@@ -32,15 +32,8 @@ def test_all_requests_of_a_burst_are_accepted_or_refused_within_seconds_and_the_
 ):
     """B7: up to 500 starts beside 200 tool calls, far from the limits and near them, at one process and two;
     and then every other request that locks rows. Both processes end within their grace."""
-    outcome = subprocess.run(
-        [sys.executable, "-m", "dev.chaos.bursts", "--connections", connections],
-        cwd=ROOT,
-        env=environment(WORKER),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=550,
-    )
+    words = ["-m", "dev.chaos.bursts", "--connections", connections]
+    outcome = run_python(words, environment=environment(WORKER), seconds=550)
     told = outcome.stdout[-10_000:] + outcome.stderr[-5_000:]
     assert outcome.returncode == 0, told
     assert outcome.stdout.splitlines()[-1] == f"{choose_name()} connections={connections} wrong=0", told

@@ -403,3 +403,32 @@ def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error():
         _ = read(execution).run
     assert read(execution).workflow_name == workflow.name
     assert str(execution) == f"{execution.tool_name} {uuid.UUID(str(execution.pk))}"
+
+
+def test_only_who_holds_the_lease_of_what_nobody_asked_to_cancel_may_begin_its_start():
+    """A start is sent at most once."""
+    stale = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
+    Execution.objects.filter(pk=stale.pk).update(lease_holder="another process")
+    cancelled = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
+    assert read(cancelled).request_cancel("Alice")
+
+    assert not stale.begin_start()
+    assert not cancelled.begin_start()
+
+
+def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once():
+    """A7.5: what the poll found must not put the cancel off to the next interval."""
+    polling = in_state(State.RUNNING)
+    assert read(polling).request_cancel("Alice")
+
+    assert polling.record_poll(RUNNING, next_attempt_at=SOON)
+
+    assert read(polling).next_attempt_at <= timezone.now()
+
+
+def test_one_of_two_who_come_back_gets_it():
+    execution = in_state(State.COMPLETED, awaited_until=PAST)
+    other = read(execution)
+
+    assert execution.reattach(until=SOON)
+    assert not other.reattach(until=SOON)
