@@ -131,7 +131,7 @@ image:  ## Build the container image; ENGINE=podman, IMAGE=name:tag, ARGS="--bui
 
 audit: $(TOOLS)/audit  ## Look for known vulnerabilities with bandit, and with pip-audit, which asks PyPI.
 	$(TOOLS)/audit/bin/bandit --quiet --recursive --severity-level medium --configfile pyproject.toml \
-		audit catalogue config connectors deploy executions mcp_bridge orchestration telemetry manage.py
+		access audit catalogue config connectors deploy executions identity mcp_bridge orchestration telemetry manage.py
 	$(TOOLS)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements/product.lock
 
 LOCKS := installer audit deployment site wheel mcp1 $(ENGINES) model

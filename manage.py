@@ -10,12 +10,12 @@ INTERRUPTED, UNREAD = 130, 141
 """As shells have it for Ctrl-C, and for a program whose output nobody reads any more."""
 
 OURS = {
-    "config": "Run and back up",
-    "catalogue": "Engines, workflows and the audit",
-    "executions": "Runs",
-    "mcp_bridge": "Tools, clients and tokens",
+    "Run and back up": ["config"],
+    "Engines, workflows and the audit": ["catalogue"],
+    "Runs": ["executions"],
+    "Tools, clients and tokens": ["mcp_bridge", "identity"],
 }
-"""The package of each group of commands, with its heading."""
+"""The groups of commands by their heading, with the rooms that have them."""
 OF_DJANGO = ["changepassword", "check", "createsuperuser", "dbshell", "migrate", "shell"]
 """What an installation needs of the others."""
 
@@ -64,8 +64,8 @@ def _run() -> None:
             if commands_only or self.settings_exception is not None:
                 return super().main_help_text(commands_only)
             groups = {
-                heading: sorted(name for name, package in get_commands().items() if package == room)
-                for room, heading in OURS.items()
+                heading: sorted(name for name, package in get_commands().items() if package in rooms)
+                for heading, rooms in OURS.items()
             } | {"Database and users (Django's)": OF_DJANGO}
             blocks = ["\n    ".join([heading, *names]) for heading, names in groups.items()]
             more = "{0} help COMMAND explains one. {0} help --commands also lists Django's others."

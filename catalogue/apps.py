@@ -2,14 +2,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.apps.registry import Apps
-from django.apps.registry import apps as present_apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 from django.db.backends.signals import connection_created
 from django.db.migrations.loader import MigrationLoader
-from django.db.models.signals import post_migrate
 
 from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands, use_outbound_proxy
 from connectors.registry import connector_problems
@@ -25,21 +22,11 @@ class CatalogueConfig(AppConfig):
         register(check_connectors)
         register(check_squashed_migrations, Tags.database)
         connection_created.connect(close_with_thread)
-        post_migrate.connect(keep_roles_up_to_date)
         audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.remembered  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE.stdio_commands)
         allow_http_tool_hosts(settings.CATALOGUE.http_tool_hosts)
         use_outbound_proxy(settings.CATALOGUE.outbound_proxy.get_secret_value(), settings.CATALOGUE.no_proxy)
-
-
-def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_: Any) -> None:
-    """Runs after Django has created an app's permissions, if roles have some of them."""
-    from catalogue import roles
-
-    # Migrations may stop before the model exists.
-    if app_config.label in roles.SEEN and "role" in apps.all_models["catalogue"]:
-        roles.keep_roles()
 
 
 def check_connectors(**_: Any) -> list[CheckMessage]:

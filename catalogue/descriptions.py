@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from catalogue.access import Bounds
+from access.callers import Bounds
 from catalogue.exposure import ExposedCatalogue
 from catalogue.interactions import declared_interactions, describe_interactions
 from catalogue.models import Source, Workflow

@@ -17,7 +17,7 @@ from django.db import DatabaseError, InterfaceError
 from django.utils.text import capfirst
 from loguru import logger
 
-from catalogue.access import Bounds, Person
+from access.callers import Bounds, Person
 from catalogue.database import DatabaseOutage, SharedReading, collection_paused, run_in_database
 from catalogue.models import (
     ChoosingRule,

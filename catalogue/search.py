@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from catalogue.access import UNBOUNDED, Bounds
+from access.callers import UNBOUNDED, Bounds
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
 

@@ -26,9 +26,9 @@ from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
 from connectors.registry import connector_kinds  # noqa: E402
-from mcp_bridge.bearers import is_known  # noqa: E402
-from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
-from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
+from identity.bearers import is_known  # noqa: E402
+from identity.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
+from identity.tokens import METADATA_PATH  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from telemetry.traces import finish_spans  # noqa: E402
 

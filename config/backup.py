@@ -30,9 +30,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from access.models import Role
 from audit.models import Progress
 from catalogue.database import MigrationKey, describe_partly_migrated, known_migrations
-from catalogue.models import Role
 from config.environment import COMMAND
 from config.private_files import COMPANIONS
 

@@ -125,7 +125,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 UNUSED_QUEUE_SECONDS = 3600  # RabbitMQ then deletes a queue without workers; nothing depends on its messages
 
-WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "mcp_bridge.oauth"]
+WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "identity.oauth"]
 """A list, because Celery would load every module called `tasks`, including the MCP server's."""
 
 

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from access.addresses import note_scheme
 from catalogue.database import SharedReading, describe_pending_migrations, run_in_database
 from catalogue.database_problems import MORE_CONNECTIONS, is_exhausted
 from catalogue.models import Source
@@ -33,7 +34,6 @@ from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
 from executions.measures import read_measures
 from executions.models import WorkerPresence
-from mcp_bridge.addresses import note_scheme
 from mcp_bridge.transports.http import admit_reader
 from telemetry import metrics, traces
 

@@ -118,8 +118,10 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "oauth2_provider",
     "audit",
+    "access",
     "catalogue",
     "executions",
+    "identity",
     "mcp_bridge",
     "orchestration",
     "config.ProductConfig",
@@ -134,7 +136,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "config.web_server.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "mcp_bridge.second_factor.SecondFactorRequired",
+    "identity.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -226,13 +228,13 @@ if SECRET_KEY_IS_NEW and DATABASES["default"]["ENGINE"] == "config.postgresql":
 if sqlite3.sqlite_version_info < (3, 37):
     raise SystemExit(f"SQLite 3.37 or newer is required; this Python has {sqlite3.sqlite_version}.")
 
-# The embedded authorization server; mcp_bridge.oauth has the rules.
+# The embedded authorization server; identity.oauth has the rules.
 OAUTH2_PROVIDER_APPLICATION_MODEL = "oauth2_provider.Application"
 OAUTH2_PROVIDER = {
     "OAUTH2_SERVER_CLASS": "oauthlib.oauth2.WebApplicationServer",  # Codes and refresh tokens, nothing else
-    "OAUTH2_VALIDATOR_CLASS": "mcp_bridge.oauth.server.Validator",
-    "ACCESS_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_token",
-    "REFRESH_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_refresh_token",
+    "OAUTH2_VALIDATOR_CLASS": "identity.oauth.server.Validator",
+    "ACCESS_TOKEN_GENERATOR": "identity.oauth.server.make_token",
+    "REFRESH_TOKEN_GENERATOR": "identity.oauth.server.make_refresh_token",
     "SCOPES": dict.fromkeys(get_args(ScopeName), ""),
     "DEFAULT_SCOPES": ["workflows:read", "workflows:run"],
     "OIDC_ISS_ENDPOINT": PUBLIC_URL,  # The issuer, in spite of its name
@@ -251,8 +253,8 @@ OAUTH2_PROVIDER = {
     "COMPLIANT_BCP_RFC9700_TOKEN_STORAGE": True,
     "DCR_ENABLED": ENVIRONMENT.oauth_registration,
     "CIMD_ENABLED": ENVIRONMENT.oauth_client_documents,
-    "CIMD_METADATA_FETCHER": "mcp_bridge.oauth.server.DocumentReader",
-    "CIMD_REGISTRATION_PERMISSION_CLASSES": ("mcp_bridge.oauth.server.AskedByUser",),
+    "CIMD_METADATA_FETCHER": "identity.oauth.server.DocumentReader",
+    "CIMD_REGISTRATION_PERMISSION_CLASSES": ("identity.oauth.server.AskedByUser",),
     "OAUTH2_RESPONSE_TYPES_SUPPORTED": ["code"],
     "OAUTH2_GRANT_TYPES_SUPPORTED": ["authorization_code", "refresh_token"],
     "OAUTH2_TOKEN_ENDPOINT_AUTH_METHODS_SUPPORTED": ["none"],
@@ -262,7 +264,7 @@ OAUTH2_PROVIDER = {
 LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",
-    *(["mcp_bridge.company_login.CompanyBackend"] if ENVIRONMENT.login_issuer else []),
+    *(["identity.company_login.CompanyBackend"] if ENVIRONMENT.login_issuer else []),
 ]
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -284,10 +286,10 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = ENVIRONMENT.max_request_bytes
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "mcp_bridge.authentication.AccessTokenAuthentication",
+        "identity.authentication.AccessTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["catalogue.permissions.AccessRequired"],
+    "DEFAULT_PERMISSION_CLASSES": ["access.permissions.AccessRequired"],
     "DEFAULT_PARSER_CLASSES": ["catalogue.rest.base.BoundedJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_FILTER_BACKENDS": ["catalogue.rest.base.StrictFilterBackend"],
@@ -345,7 +347,7 @@ SPECTACULAR_SETTINGS = {
         },
     ],
     "SERVE_INCLUDE_SCHEMA": False,
-    "SERVE_PERMISSIONS": ["catalogue.permissions.AnyoneKnown"],
+    "SERVE_PERMISSIONS": ["access.permissions.AnyoneKnown"],
     "SCHEMA_PATH_PREFIX": "/api/",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
@@ -364,7 +366,7 @@ SPECTACULAR_SETTINGS = {
         "RequestStage": "orchestration.models.Stage",
         "RequestStatus": "orchestration.models.WorkflowRequest.Status",
         "StageState": "orchestration.models.StageState",
-        "TokenState": "mcp_bridge.models.TokenState",
+        "TokenState": "identity.models.TokenState",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
@@ -417,7 +419,7 @@ UNFOLD = {
     "SITE_URL": None,
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": STATIC_URL + FAVICON}],
     "COMMAND": {"search_callback": "catalogue.admin.site.search_everything"},
-    "ACCOUNT": {"navigation": "mcp_bridge.second_factor.account_links"},
+    "ACCOUNT": {"navigation": "identity.second_factor.account_links"},
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SCRIPTS": [

@@ -20,10 +20,11 @@ from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.executions import EngineRunViewSet, ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
-from mcp_bridge.company_login import BeginLogin, EndLogin, log_out
-from mcp_bridge.engine_webhooks import receive_delivery
-from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
-from mcp_bridge.second_factor import SecondFactorPage
+from identity.company_login import BeginLogin, EndLogin, log_out
+from identity.engine_webhooks import receive_delivery
+from identity.rest import TokenViewSet
+from identity.second_factor import SecondFactorPage
+from mcp_bridge.rest import ToolsetViewSet
 from orchestration.rest import WorkflowRequestViewSet
 from orchestration.rest import WorkflowViewSet as RequestInWords
 
@@ -71,7 +72,7 @@ urlpatterns = [
     path("admin/second-factor/", SecondFactorPage.as_view(), name="second-factor"),
     path("admin/logout/", log_out),
     path("admin/", admin.site.urls),
-    path("", include("mcp_bridge.consent")),
+    path("", include("identity.consent")),
     path("login/company/", BeginLogin.as_view(), name="company-login"),
     path("login/company/callback", EndLogin.as_view(), name="company-login-callback"),
     # Browsers look there for addresses that answer with no page, such as those of the API.

@@ -37,11 +37,11 @@ from loguru import logger
 from sse_starlette.sse import AppStatus
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from access.addresses import address_of
 from audit.models import Origin, origin
 from catalogue.database import REQUESTS_AT_ONCE, lend_connection, place
 from config.compat import AnnouncingProtocol, note_handler
-from mcp_bridge.addresses import address_of
-from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
+from identity.doorkeeper import Doorkeeper, NoTurn
 from telemetry import metrics
 
 APPLICATION = "config.asgi:application"

@@ -32,8 +32,8 @@ from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
+from access.callers import Caller
 from audit.models import Kind, record
-from catalogue.access import Caller
 from catalogue.approval_rules import reason_for_approval
 from catalogue.database import after_commit
 from catalogue.exposure import memberships_of

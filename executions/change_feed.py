@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import DatabaseOutage, in_batches, run_in_database
 from catalogue.watching import Watcher, Watchers
 from executions.models import Execution, State

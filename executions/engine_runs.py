@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import Source

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.access import Rate
+from access.callers import Rate
+from access.rates import seconds_until_free
 from catalogue.connections import connector_for
 from catalogue.database import run_without_connection
 from catalogue.models import Source
@@ -20,7 +21,6 @@ from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotG
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import Delivery, ReportedEnd
 from executions.models import Execution, State
-from executions.rates import seconds_until_free
 from executions.wakeups import request_poll, wake
 from telemetry import metrics
 

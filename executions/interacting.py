@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of

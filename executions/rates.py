@@ -1,33 +1,15 @@
-"""Calls per minute, counted across all processes.
-
-Each rate has one row in the database: until when its calls are booked (GCRA, a leaky bucket in one number).
-One conditional UPDATE decides about a call, so that processes need no lock beyond the row's. If clocks
-differ, at most the calls of that difference pass in addition.
-"""
+"""The rates that apply to a call: of its token, caller, toolset and tool."""
 
 import math
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F
-from django.db.models.functions import Greatest
 
-from catalogue.access import Caller, Rate, rate_of
+from access.callers import Caller, Rate, rate_of
+from access.rates import refund, seconds_until_free
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
-from connectors.background import CLOCKS_APART
-from executions.models import RateBucket
 from executions.refusals import TooManyCalls
-
-MAX_REFUSALS = 10_000
-MINUTE = 60_000_000  # Microseconds
-EXCESS = CLOCKS_APART // timedelta(microseconds=1)  # From other clocks, and waits for the database
-KEPT = 24 * 60 * MINUTE  # Rows with bookings that ended longer ago are removed
-PURGED_AT_ONCE = 1_000
-_refused_until: dict[Rate, float] = {}  # By the monotonic clock
-forget_rates = _refused_until.clear
 
 
 def take_call(workflow: Workflow | None, caller: Caller) -> None:
@@ -37,22 +19,9 @@ def take_call(workflow: Workflow | None, caller: Caller) -> None:
     for rate in rates_of(workflow, caller):
         if (seconds := seconds_until_free(rate)) > 0:
             for other in booked:
-                _refund(other)
+                refund(other)
             raise TooManyCalls(rate, retry_after=math.ceil(seconds))
         booked.append(rate)
-
-
-def seconds_until_free(rate: Rate) -> float:
-    """Count one of anything that has a rate. 0: it may pass."""
-    now = time.monotonic()
-    # A caller that is refused and goes on costs no statement.
-    if (refused_until := _refused_until.get(rate, now)) > now:
-        return refused_until - now
-    if (seconds := _book(rate)) > 0:
-        if len(_refused_until) >= MAX_REFUSALS:
-            _refused_until.clear()
-        _refused_until[rate] = now + seconds
-    return seconds
 
 
 def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
@@ -71,37 +40,3 @@ def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
             most = (workflow.calls_per_minute, workflow.calls_at_once)
         found.append(rate_of(f"tool:{workflow.pk}", *most, whose=workflow.tool_name))
     yield from (rate for rate in found if rate is not None)
-
-
-def _book(rate: Rate) -> float:
-    """Book one call. Returns 0 or, if there is none, the seconds until there is one."""
-    each = _microseconds_of(rate)
-    row = RateBucket.objects.filter(key=rate.key)
-    while True:
-        now = time.time_ns() // 1000
-        horizon = now + rate.at_once * each
-        free = row.filter(booked_until__lte=horizon - each)
-        if free.update(booked_until=Greatest(F("booked_until"), now) + each):
-            return 0.0
-        booked_until = row.values_list("booked_until", flat=True).first()
-        if booked_until is not None and booked_until > horizon - each:
-            break
-        # Another thread or process may create it at the same moment, also since the update above.
-        RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
-        old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
-        RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
-    if booked_until > horizon + EXCESS:
-        # The rate was lowered, or the clock set back. Another process booked a smaller excess: this one may
-        # have waited for the database, or its clock may be behind.
-        row.filter(booked_until=booked_until).update(booked_until=horizon)
-        booked_until = horizon
-    return max(booked_until + each - horizon, 1) / 1_000_000
-
-
-def _refund(rate: Rate) -> None:
-    row = RateBucket.objects.filter(key=rate.key)
-    row.update(booked_until=F("booked_until") - _microseconds_of(rate))
-
-
-def _microseconds_of(rate: Rate) -> int:
-    return max(1, MINUTE // rate.per_minute)

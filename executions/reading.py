@@ -2,7 +2,7 @@ import base64
 import uuid
 from typing import Any
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.argument_overrides import constants_of
 from catalogue.interactions import declared_interactions
 from catalogue.long_lists import Page, page_of

@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from catalogue.access import Rate
+from access.callers import Rate
 from catalogue.naming import counted
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution

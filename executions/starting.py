@@ -21,7 +21,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, F, Model, Q, QuerySet
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import after_commit
 from catalogue.exposure import confirmed_catalogue, current_catalogue, find_named, memberships_of

@@ -10,7 +10,7 @@ from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
 from executions import advancing

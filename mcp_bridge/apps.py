@@ -1,20 +1,6 @@
-from typing import Any
-
 from django.apps import AppConfig
 
 
 class McpBridgeConfig(AppConfig):
     name = "mcp_bridge"
     verbose_name = "MCP access"
-
-    def ready(self) -> None:
-        from django.contrib.auth.signals import user_logged_in
-
-        user_logged_in.connect(_note_login)
-
-
-def _note_login(request: Any, user: Any, **_: Any) -> None:
-    from mcp_bridge.second_factor import note_login
-
-    request.session.set_expiry(None)  # A company login that was begun before has shortened it
-    note_login(request, user)

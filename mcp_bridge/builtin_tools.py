@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from catalogue.access import Scope, describe_lack
+from access.callers import Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.descriptions import (
     Mode,

@@ -29,6 +29,7 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.run_callers import ANSWERS, answer
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait, while_people_decide
+from identity.tokens import Access
 from mcp_bridge.elicitation import (
     APPROVAL,
     ROUND,
@@ -48,7 +49,6 @@ from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import RENAMED_TO, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
-from mcp_bridge.tokens import Access
 
 ECHO_SECONDS = 3.0  # In which the record repeats the progress that was passed on
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests

@@ -5,17 +5,17 @@ from collections.abc import Iterable
 import mcp_types as types
 from mcp import MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue
 from catalogue.models import ServerFeature
 from catalogue.served_schemas import describe_inputs
 from connectors.definitions import FeatureKind
+from identity.tokens import Access
 from mcp_bridge import upstream
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.request_meta import Context
 from mcp_bridge.resources import RESOURCES
-from mcp_bridge.tokens import Access
 
 MOST_VALUES = 100
 SHOWN = 100

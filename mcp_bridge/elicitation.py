@@ -24,7 +24,7 @@ from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIR
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from catalogue.access import Caller, Scope
+from access.callers import Caller, Scope
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError
 from connectors.formats.json import with_escapes
@@ -33,8 +33,8 @@ from executions.interacting import cancel_execution
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from executions.run_callers import Requests, answer, open_question
+from identity.tokens import Access
 from mcp_bridge.request_meta import EXECUTION_ID
-from mcp_bridge.tokens import Access
 
 APPROVAL = "approval"  # The key of the question, and the prefix of our request ids
 ROUND = "."  # In the state, before the number of the question: each round has its own state

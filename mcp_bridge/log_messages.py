@@ -15,9 +15,9 @@ from mcp_types import LoggingMessageNotification, LoggingMessageNotificationPara
 from catalogue.database import run_in_database
 from connectors.protocol import LogMessage, Progress, covers_level
 from executions.run_callers import RunListener, listening
+from identity.tokens import Access, digest_of
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
-from mcp_bridge.tokens import Access, digest_of
 
 LAST_SECONDS = 1.0  # For news that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back

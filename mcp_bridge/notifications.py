@@ -16,19 +16,19 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
 from mcp.shared import subscriptions
 
+from access.callers import Scope
 from catalogue import exposure
-from catalogue.access import Scope
 from catalogue.database import DatabaseOutage, run_in_database
 from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
+from identity.bearers import still_usable, withdrawn
+from identity.tokens import Access
 from mcp_bridge import resources
-from mcp_bridge.bearers import still_usable, withdrawn
 from mcp_bridge.prompts import list_prompts, offered_prompts
 from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task_to
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import ToolLists, View
 from telemetry.traces import begin_apart
 

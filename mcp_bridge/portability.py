@@ -7,15 +7,15 @@ from typing import Any
 
 from mcp_types import Tool
 
+from access.callers import Bounds
 from catalogue import exposure
-from catalogue.access import Bounds
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
 from catalogue.schemas import ArgumentProblem
 from connectors.formats.json_schema import pointer_of
 from executions.refusals import InvalidArguments, UnknownTool
-from mcp_bridge.tokens import Access
+from identity.tokens import Access
 
 Arguments = dict[str, Any]
 

@@ -10,7 +10,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from pydantic_core import from_json
 
-from catalogue.access import Bounds, Scope, describe_lack
+from access.callers import Bounds, Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.models import ServerFeature, Workflow
@@ -18,11 +18,11 @@ from catalogue.portable_schemas import make_portable
 from catalogue.schemas import find_argument_problems
 from catalogue.served_schemas import Place, describe_inputs, required_first
 from connectors.definitions import FeatureKind
+from identity.tokens import Access
 from mcp_bridge import upstream
 from mcp_bridge.content import write_output
 from mcp_bridge.portability import portable_view
 from mcp_bridge.request_meta import Context, page_bounds
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icon_models, list_ttl_ms, listed_workflows, make_of_each
 
 Prompts = Mapping[str, Workflow | ServerFeature]  # By name, in alphabetical order

@@ -10,10 +10,10 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from access.addresses import client_address
 from connectors.formats.json import UnreadableJSON, as_object, parse_top_level
 from executions.refusals import InvalidIdempotencyKey
 from executions.run_callers import ANSWERS
-from mcp_bridge.addresses import client_address
 
 Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"

@@ -14,7 +14,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.shared.uri_template import UriTemplate
 
-from catalogue.access import Bounds, Scope, describe_lack
+from access.callers import Bounds, Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.descriptions import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
@@ -29,10 +29,10 @@ from connectors.formats.lists import split_list
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
+from identity.tokens import Access
 from mcp_bridge import content, upstream
 from mcp_bridge.request_meta import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icon_models, list_ttl_ms
 
 JSON = "application/json"

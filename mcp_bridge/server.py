@@ -19,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.trace import Span, SpanKind
 from pydantic import ValidationError
 
-from catalogue.access import Bounds
+from access.callers import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, is_unusable, log_outage
@@ -33,6 +33,7 @@ from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
 from executions.wakeups import stands_in_for_workers
+from identity.tokens import Access
 from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool
 from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
@@ -45,7 +46,6 @@ from mcp_bridge.request_meta import Context, is_modern, takes_tasks
 from mcp_bridge.resources import register_resources
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import BudgetWatch, ToolLists
 from telemetry import metrics, traces
 

@@ -13,16 +13,16 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 from mcp_types.methods import serialize_server_result
 
-from catalogue.access import Scope, describe_lack
+from access.callers import Scope, describe_lack
 from catalogue.database import run_in_database
 from executions.change_feed import find_fresh_execution
 from executions.interacting import cancel_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
+from identity.tokens import Access
 from mcp_bridge.elicitation import requests_of, take_task_responses
 from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.results import execution_result
-from mcp_bridge.tokens import Access
 
 SHORTEST_POLL_MS = 1_000
 LONGEST_POLL_MS = 10_000

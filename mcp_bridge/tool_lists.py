@@ -21,7 +21,7 @@ from mcp_types import (
 from mcp_types.methods import serialize_server_result
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from catalogue.access import Bounds, Person, Scope
+from access.callers import Bounds, Person, Scope
 from catalogue.database import run_in_database
 from catalogue.descriptions import tokens_for
 from catalogue.exposure import (
@@ -36,12 +36,12 @@ from catalogue.exposure import (
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.naming import counted
+from identity.models import default_scopes
+from identity.tokens import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.content import promises_output
-from mcp_bridge.models import default_scopes
 from mcp_bridge.portability import PortableView, portable_view
 from mcp_bridge.request_meta import page_bounds
-from mcp_bridge.tokens import Access
 
 Made = TypeVar("Made")
 METHOD = "tools/list"

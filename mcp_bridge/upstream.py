@@ -22,9 +22,9 @@ from connectors.errors import ConnectorError, NotFound, Rejected
 from connectors.protocol import Connector, GivenInput
 from executions import rates
 from executions.refusals import TooManyCalls
+from identity.tokens import Access
 from mcp_bridge.elicitation import UNKNOWN_STATE, error_for_client, in_name_of
 from mcp_bridge.request_meta import Context, answers_of, as_sent, is_modern
-from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icon_models
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier

@@ -26,7 +26,7 @@ from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.decorators import action
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.admin import rendering
 from catalogue.admin.base import (
     BoundedChangeList,

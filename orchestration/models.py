@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 from django.db import models
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.fields import JSONTextField
 from connectors.network.redaction import printable
 from executions.models import Execution

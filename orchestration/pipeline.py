@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 from loguru import logger
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import run_in_database
 from catalogue.descriptions import CHARACTERS_PER_TOKEN, tokens_for
 from catalogue.exposure import current_catalogue

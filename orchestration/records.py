@@ -19,7 +19,7 @@ from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import run_in_database
 from executions.models import OPEN, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch

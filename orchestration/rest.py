@@ -17,10 +17,10 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
+from access.callers import Scope
+from access.permissions import Access, demand_of_staff
 from catalogue.compat import mark_logged
 from catalogue.database import run_without_connection
-from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest import base
 from catalogue.rest.base import Refusal, StringListField, as_problem
 from catalogue.rest.views import ApiViewSet
@@ -295,10 +295,6 @@ class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
     @extend_schema(
         operation_id="workflow",
         tags=["Natural-language requests"],
-        summary="Send a natural-language request",
-        description="The model chooses one of the tools and its arguments; the product checks that, runs it, "
-        "and puts the response into words if asked to. The answer has the same shape if that fails; "
-        "`error_stage` says where. It is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
             200: _answer("The request is done; for a dry run, the answer shows what would be sent."),
@@ -339,6 +335,12 @@ class WorkflowViewSet(shared.ExecutionsViewSet[WorkflowRequest]):
         ],
     )
     def create(self, request: Request) -> Response:
+        """Send a natural-language request.
+
+        The model chooses one of the tools and its arguments; the product checks that, runs it, and
+        puts the response into words if asked to. The answer has the same shape if that fails;
+        `error_stage` says where. It is recorded, and continues even if the client disconnects.
+        """
         wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},

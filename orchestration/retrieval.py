@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.http_tools import is_http_tool

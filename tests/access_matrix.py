@@ -13,9 +13,9 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 
 import config.urls  # noqa: F401 - it registers the pages of the admin
-from catalogue.access import Scope
-from catalogue.models import Role
-from mcp_bridge.tokens import create_token
+from access.callers import Scope
+from access.models import Role
+from identity.tokens import create_token
 from tests.processes import ROOT
 
 TABLE = Path(__file__).with_suffix(".csv")

@@ -25,20 +25,20 @@ from opentelemetry.sdk.trace.sampling import ParentBased
 from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from access.rates import forget_rates
 from catalogue import connections
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
 from config.monitoring import forget_measures
-from executions.rates import forget_rates
 from executions.runner.schedule import forget_runs
 from executions.starting import forget_admissions
 from executions.statistics import forget_past_days
-from mcp_bridge import doorkeeper
-from mcp_bridge.authentication import forget_pauses
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.external_tokens import forget_outside
-from mcp_bridge.tokens import forget_uses
+from identity import doorkeeper
+from identity.authentication import forget_pauses
+from identity.bearers import forget_bearers
+from identity.external_tokens import forget_outside
+from identity.tokens import forget_uses
 from telemetry import traces
 from telemetry.sampling import AtMost
 from tests.audit.opened import opened_audit

@@ -12,11 +12,13 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 ROOMS = {
+    "access",
     "audit",
     "catalogue",
     "config",
     "connectors",
     "executions",
+    "identity",
     "mcp_bridge",
     "orchestration",
     "telemetry",

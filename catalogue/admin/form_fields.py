@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from pydantic import SecretStr
 from unfold import widgets
 
-from catalogue.access import GROUP, USER
+from access.callers import GROUP, USER
 from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.connections import Setting, plain_type

@@ -19,6 +19,7 @@ from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 from pydantic import ValidationError as PydanticError
 
+from access.models import Role
 from catalogue.configuration import (
     DEFINITION,
     FEATURE,
@@ -58,7 +59,7 @@ from catalogue.history import (
 )
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
-from catalogue.models import Review, Revision, Role, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Review, Revision, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import describe_alias
 from catalogue.naming import counted, make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row

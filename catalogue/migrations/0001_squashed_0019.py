@@ -2,7 +2,7 @@ import django.core.validators
 import django.utils.timezone
 from django.db import migrations, models
 
-import catalogue.access
+import access.callers
 import catalogue.fields
 
 
@@ -83,7 +83,7 @@ class Migration(migrations.Migration):
                     "vanishing_share_percent",
                     models.PositiveSmallIntegerField(default=20, help_text="Percent. A listing that loses more of the workflows, and at least five, is held until an administrator confirms it. An empty listing is always held.", validators=[django.core.validators.MaxValueValidator(100)], verbose_name="tolerated loss"),
                 ),
-                ("reserved_for", catalogue.fields.JSONTextField(blank=True, default=list, help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone who may use workflows.", validators=[catalogue.access.check_form])),
+                ("reserved_for", catalogue.fields.JSONTextField(blank=True, default=list, help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone who may use workflows.", validators=[access.callers.check_form])),
                 ("health_error", models.CharField(editable=False, help_text="The kind of error that ended the last listing: unreachable, rejected and so on.", max_length=20, null=True)),
                 ("webhook_matched_at", models.DateTimeField(editable=False, help_text="When it last reported the end of a run of ours. Empty: never, or it has missed one since.", null=True)),
                 ("webhook_received_at", models.DateTimeField(editable=False, help_text="When its webhook last delivered something genuine, to 10 s.", null=True)),
@@ -243,7 +243,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("portable", models.BooleanField(default=False, help_text="Tools are written so that every model provider accepts them: plain names without dots, no references, no recursion. Calls are translated back.")),
-                ("reserved_for", catalogue.fields.JSONTextField(blank=True, default=list, help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone who may use workflows.", validators=[catalogue.access.check_form])),
+                ("reserved_for", catalogue.fields.JSONTextField(blank=True, default=list, help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone who may use workflows.", validators=[access.callers.check_form])),
                 ("calls_at_once", models.PositiveIntegerField(blank=True, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth.", null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000000)])),
                 ("calls_per_minute", models.PositiveIntegerField(blank=True, help_text="Calls of its workflows by all its clients. Further calls are refused for a while. Empty: no separate limit.", null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000000)])),
                 ("approval_required", models.BooleanField(default=False, help_text="Each call of its workflows waits until a person has approved it, at every address.")),

@@ -1,7 +1,7 @@
 """The engines' workflows, and the curators' decisions about them."""
 
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision
-from catalogue.models.installation import ProductSettings, Role
+from catalogue.models.installation import ProductSettings
 from catalogue.models.server_feature import ServerFeature
 from catalogue.models.source import DiscoveryRun, Source
 from catalogue.models.toolset import ChoosingRule, Toolset, ToolsetRule, WorkflowFilter
@@ -9,5 +9,5 @@ from catalogue.models.workflow import Review, Workflow
 
 __all__ = [
     "ChoosingRule", "DiscoveryRun", "Exposing", "HistoryEntry", "ProductSettings", "Recorded", "Review",
-    "Revision", "Role", "ServerFeature", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
+    "Revision", "ServerFeature", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
 ]  # fmt: skip

@@ -8,8 +8,8 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models, transaction
 from django.utils import timezone
 
+from access.callers import Person, check_form, find_keys
 from audit.models import Proven
-from catalogue.access import Person, check_form, find_keys
 from catalogue.fields import JSONTextField
 from catalogue.naming import find_name_problem
 

@@ -39,7 +39,8 @@ from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
-from catalogue.access import MOST_NAMES
+from access.callers import MOST_NAMES
+from access.permissions import InsufficientScope
 from catalogue.database_problems import TAKEN, describe_outage, is_taken, is_unusable, log_outage
 from catalogue.long_lists import (
     COUNTED,
@@ -51,7 +52,6 @@ from catalogue.long_lists import (
     page_of,
     search_problem,
 )
-from catalogue.permissions import InsufficientScope
 from connectors.formats.json import HalfCharacters, UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 from connectors.formats.lists import split_list

@@ -14,8 +14,9 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.callers import Scope
+from access.permissions import Access, demand_of_staff
 from catalogue import product_settings
-from catalogue.access import Scope
 from catalogue.audit import record_export
 from catalogue.configuration import (
     FILE_NAME,
@@ -31,7 +32,6 @@ from catalogue.configuration import (
 from catalogue.history import actor_of
 from catalogue.imports.configuration import CatalogueImportRequest, Plan, Verb, import_catalogue, rights_of
 from catalogue.models import ProductSettings
-from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
     NOT_VALID,
     BoundedJSONParser,

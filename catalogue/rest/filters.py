@@ -8,11 +8,11 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.permissions import admin_access
 from catalogue.configuration import FILTER, RULE_FIELDS
 from catalogue.exposure import effect_of_replacing
 from catalogue.history import changed_fields, set_fields
 from catalogue.models import Revision, WorkflowFilter
-from catalogue.permissions import admin_access
 from catalogue.rest.base import StrictSerializer, StringListField, check_parameters, is_set
 from catalogue.rest.views import DestroyMixin
 

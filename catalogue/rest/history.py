@@ -17,14 +17,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from access.callers import Scope
+from access.permissions import admin_access, demand_of_staff, permissions_behind
 from audit.models import Entry, Kind
 from audit.sealing import head
-from catalogue.access import Scope
 from catalogue.audit import MEDIA_TYPE, matching, send_export
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED, search_newest, with_keys
 from catalogue.models import HistoryEntry
-from catalogue.permissions import admin_access, demand_of_staff, permissions_behind
 from catalogue.rest import base
 from catalogue.rest.base import LongPages, Refusal, StableOrdering, as_problem
 from catalogue.rest.views import ApiViewSet

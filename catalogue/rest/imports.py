@@ -7,13 +7,13 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
+from access.callers import Scope
+from access.permissions import Access
 from catalogue.history import actor_of
 from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
-from catalogue.permissions import Access
 from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, Refusal, StrictSerializer, StringListField, as_problem
 from catalogue.rest.sources import CheckSerializer

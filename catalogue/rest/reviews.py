@@ -9,11 +9,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.permissions import admin_access
 from catalogue.drift import Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
-from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (

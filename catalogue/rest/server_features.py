@@ -6,11 +6,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.permissions import admin_access
 from catalogue.configuration import FEATURE
 from catalogue.features import accept_change, change_feature
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import ServerFeature
-from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 

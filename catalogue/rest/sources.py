@@ -17,14 +17,14 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.callers import Scope
+from access.permissions import Access, admin_access
 from catalogue import sources
-from catalogue.access import Scope
 from catalogue.configuration import SOURCE
 from catalogue.connections import engine_kind
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
-from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
     MAX_LIMIT,
     RESERVED_FOR,

@@ -7,7 +7,8 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
+from access.callers import Scope
+from access.permissions import Access, admin_access
 from catalogue.exposure import FilterChain, enabled_filters
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
@@ -22,7 +23,6 @@ from catalogue.imports.tools import (
     store_tools,
 )
 from catalogue.models import Workflow, WorkflowFilter
-from catalogue.permissions import Access, admin_access
 from catalogue.reconciliation import Change
 from catalogue.rest.base import FIELDS, Problem, Refusal, StringListField, as_problem, wanted_fields
 from catalogue.rest.views import ApiViewSet

@@ -28,9 +28,9 @@ from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
+from access.permissions import AnyoneKnown
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.models import Revision
-from catalogue.permissions import AnyoneKnown
 from catalogue.rest.base import FIELDS, Refusal, keep_fields
 
 NAME = "[A-Za-z0-9_.-]+"

@@ -14,8 +14,9 @@ from rest_framework.exceptions import ValidationError as InvalidRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.callers import Scope
+from access.permissions import Access, admin_access, bounds_of, is_administrator
 from catalogue import curation, tables
-from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.columns import Rows
@@ -25,7 +26,6 @@ from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
-from catalogue.permissions import Access, admin_access, bounds_of, is_administrator
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     MAX_LIMIT,

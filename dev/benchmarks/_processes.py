@@ -36,7 +36,7 @@ class McpServer:
 @contextmanager
 def product(folder: Path) -> Iterator[McpServer]:
     """The product's web server on this process's database, with the example engine's workflows enabled."""
-    from mcp_bridge.tokens import METADATA_PATH, create_token
+    from identity.tokens import METADATA_PATH, create_token
 
     with running_example_engine(folder) as engine:
         _connect(engine)
@@ -50,7 +50,7 @@ def product(folder: Path) -> Iterator[McpServer]:
 def do_nothing_server(folder: Path) -> Iterator[McpServer]:
     """The SDK's own server with the product's tools and nothing behind them."""
     from catalogue.exposure import current_catalogue
-    from mcp_bridge.tokens import Access
+    from identity.tokens import Access
     from mcp_bridge.tool_lists import visible_tools
 
     tools = folder / "tools.json"
@@ -68,7 +68,7 @@ def do_nothing_server(folder: Path) -> Iterator[McpServer]:
 @contextmanager
 def catalogue_server(folder: Path) -> Iterator[McpServer]:
     """The product's web server on this process's database as it is, without an engine."""
-    from mcp_bridge.tokens import METADATA_PATH, create_token
+    from identity.tokens import METADATA_PATH, create_token
 
     _, token = create_token(name=f"benchmark {secrets.token_hex(4)}")
     with _web(folder, answers=f"{METADATA_PATH}/mcp") as server:

@@ -54,9 +54,9 @@ def full_schemas() -> int:
 
 def listed(mode: str) -> str:
     """What a model reads of the answer."""
+    from identity.tokens import Access
     from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, call_built_in
     from mcp_bridge.calls import ToolCall
-    from mcp_bridge.tokens import Access
 
     call = ToolCall(access=Access.of_local_user(), protocol_version=VERSION)
     result: Any = asyncio.run(call_built_in(BUILT_IN_TOOLS["list_workflows"], call, {"mode": mode}))

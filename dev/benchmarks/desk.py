@@ -89,7 +89,7 @@ def fill_desk() -> None:
     from catalogue.models import HistoryEntry, Review, Workflow
     from catalogue.reconciliation import layer_of
     from executions.models import CachedResult, CacheUse, Execution
-    from mcp_bridge.tokens import create_token
+    from identity.tokens import create_token
     from tests.factories import make_discovery_run, make_toolset, make_workflow_request
 
     now, workflows = timezone.now(), list(Workflow.objects.select_related("source").order_by("pk")[:CALLED])

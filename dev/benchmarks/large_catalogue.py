@@ -60,8 +60,8 @@ def main() -> None:
 
 
 def measure(base_url: str) -> dict[str, float]:
+    from access.callers import Scope
     from catalogue import exposure
-    from catalogue.access import Scope
     from catalogue.curation import enable_workflows, override_workflow
     from catalogue.models import Toolset, ToolsetRule, Workflow
     from catalogue.search import search_workflows

@@ -220,7 +220,7 @@ def multiply_access() -> None:
     from django.db import connection
     from oauth2_provider.models import Application
 
-    from mcp_bridge.models import AccessToken, AllowedApplication
+    from identity.models import AccessToken, AllowedApplication
 
     digest = say()["digest"].format(number=f"n * {TOKENS} + t.id")
     copies = TOKENS // AccessToken.objects.count() - 1

@@ -31,8 +31,8 @@ SCRAPE_SECONDS = 5.0
 
 @contextmanager
 def web_process(folder: Path, file: Path, **variables: str) -> Iterator[McpServer]:
-    from catalogue.access import Scope
-    from mcp_bridge.tokens import create_token
+    from access.callers import Scope
+    from identity.tokens import create_token
 
     _, token = create_token(name="benchmark", scopes=[Scope.READ, Scope.RUN, Scope.VIEW])
     address = f"http://127.0.0.1:{(port := free_port())}"

@@ -17,7 +17,7 @@ def prepare(wanted: dict[str, Any]) -> dict[str, Any]:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
     from catalogue.database import bring_up_to_date
-    from mcp_bridge.tokens import create_token
+    from identity.tokens import create_token
 
     bring_up_to_date(partial(print, file=sys.stderr))
 

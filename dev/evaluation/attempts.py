@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import run_in_database
 from catalogue.imports.tools import store_tools
 from catalogue.models import Workflow

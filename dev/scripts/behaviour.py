@@ -23,7 +23,7 @@ META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-ROOMS = ("config", "audit", "catalogue", "executions", "mcp_bridge", "orchestration")
+ROOMS = ("config", "audit", "access", "catalogue", "executions", "identity", "mcp_bridge", "orchestration")
 
 
 def write_helps(folder: Path) -> None:

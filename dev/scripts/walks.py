@@ -172,7 +172,7 @@ def main() -> None:
         import django
 
         django.setup()
-        from mcp_bridge.tokens import create_token
+        from identity.tokens import create_token
         from tests.processes import running_example_engine
 
         run("migrate")

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from pydantic import BaseModel, ConfigDict, ValidationError
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.admin.base import ColumnFilter, OptionsFilter, since
 from catalogue.admin.rendering import (
     DASH,

@@ -15,12 +15,11 @@ from executions.models.execution import (
 )
 from executions.models.lifecycle import Execution
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.usage import HourlyUsage, RateBucket, StatisticsState
+from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
     "ACTIVE", "FINAL", "OPEN", "Aftermath", "Approval", "ApprovalDecision", "ApprovalNotice",
     "CachePolicy", "CacheUse", "CachedOutput", "CachedResult",
     "CancelProgress", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "HourlyUsage",
-    "InputRequest",
-    "RateBucket", "Retention", "StandingApproval", "State", "StatisticsState", "WorkerPresence",
+    "InputRequest", "Retention", "StandingApproval", "State", "StatisticsState", "WorkerPresence",
 ]  # fmt: skip

@@ -18,9 +18,9 @@ from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
 
+from access.callers import Caller
 from audit.models import ProofField, is_proof, make_proof
 from catalogue import long_lists
-from catalogue.access import Caller
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable

@@ -21,8 +21,8 @@ from django.db.models.expressions import RawSQL
 from django.utils import timezone
 from loguru import logger
 
+from access.callers import Caller
 from audit.models import origin
-from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from django.db import connection, models
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.models import Workflow
 from executions.models.execution import ExecutionRecord, State, milliseconds_between
 from executions.models.statements import Statement, carry_out, insertion
@@ -246,13 +246,3 @@ def add_usage(rows: Iterable[tuple[Key, Sums]]) -> None:
     sql, values = usage_insertion(rows, folded=True)
     sql += f" ON CONFLICT ({', '.join(Key._fields)}) WHERE is_folded DO UPDATE SET {', '.join(sums_up)}"
     carry_out((sql, values))
-
-
-class RateBucket(models.Model):
-    """How far ahead the calls of one rate are booked (GCRA); `executions.rates` writes it."""
-
-    key = models.CharField(max_length=255, primary_key=True)
-    booked_until = models.BigIntegerField()  # Microseconds since 1970
-
-    def __str__(self) -> str:
-        return self.key

@@ -8,7 +8,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.permissions import admin_access
+from access.permissions import admin_access
 from catalogue.rest import base
 from executions.approvals import (
     LONGEST_MINUTES,
@@ -184,26 +184,22 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
     def get_serializer_class(self) -> type[ApprovalSerializer]:
         return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer
 
-    @extend_schema(
-        operation_id="approvals_approve",
-        summary="Approve a call",
-        description="The last that is needed starts the call, with exactly the recorded arguments.",
-        request=ApproveSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=ApproveSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
+        """Approve a call.
+
+        The last that is needed starts the call, with exactly the recorded arguments.
+        """
         return self._decide(Verdict.APPROVE, ApproveSerializer)
 
-    @extend_schema(
-        operation_id="approvals_refuse",
-        summary="Refuse a call",
-        description="The call ends, and the caller gets the reason. Nothing is started.",
-        request=RefuseSerializer,
-        responses=DECIDED,
-    )
+    @extend_schema(request=RefuseSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
+        """Refuse a call.
+
+        The call ends, and the caller gets the reason. Nothing is started.
+        """
         return self._decide(Verdict.REFUSE, RefuseSerializer)
 
     def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
@@ -238,14 +234,14 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingA
     }
 
     @extend_schema(
-        operation_id="standing_approvals_revoke",
-        summary="Revoke an approval for a period",
-        description="The next call needs a new approval.",
-        request=None,
-        responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")},
+        request=None, responses={200: StandingSerializer, 409: base.as_problem("It has already ended.")}
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:
+        """Revoke an approval for a period.
+
+        The next call needs a new approval.
+        """
         standing = self.get_object()
         if not revoke_standing(standing.pk, by=caller_of(request).name):
             raise base.Refusal(status.HTTP_409_CONFLICT, "It has already ended.")

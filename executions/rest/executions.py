@@ -19,12 +19,12 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.callers import Caller, Scope
+from access.permissions import Access, admin_access
 from catalogue import tables
-from catalogue.access import Caller, Scope
 from catalogue.columns import Rows
 from catalogue.database import run_without_connection
 from catalogue.models import Source
-from catalogue.permissions import Access, admin_access
 from catalogue.rest import base
 from catalogue.rest.base import as_problem
 from catalogue.rest.tables import FORMAT, TableMixin
@@ -316,10 +316,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
 
     @extend_schema(
         operation_id="executions_start",
-        summary="Start a workflow",
-        description="Without `wait_seconds` the answer comes at once and a worker starts the run; with it, "
-        "as soon as the run is settled or the time is up, or at once while very many requests wait. The run "
-        "goes on: read the execution at `Location`. A cached result may answer; `cached_at` says so.",
         request=StartSerializer,
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
@@ -345,6 +341,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         ],
     )
     def create(self, request: Request) -> Response:
+        """Start a workflow.
+
+        Without `wait_seconds` the answer comes at once and a worker starts the run; with it, as soon
+        as the run is settled or the time is up, or at once while very many requests wait. The run
+        goes on: read the execution at `Location`. A cached result may answer; `cached_at` says so.
+        """
         asked = self.read_body(StartSerializer)
         wanted = StartRequest(
             tool_name=asked["tool"],
@@ -365,9 +367,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
     @extend_schema(
-        operation_id="executions_cancel",
-        summary="Cancel an execution",
-        description="Asks the engine to cancel the run, and reports the outcome.",
         request=None,
         responses={
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
@@ -377,6 +376,10 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
+        """Cancel an execution.
+
+        Asks the engine to cancel the run, and reports the outcome.
+        """
         cancellation = run_without_connection(cancel_execution(pk, caller=shared.caller_of(request)))
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
         shown: Any = ExecutionDetailSerializer(execution).data
@@ -387,11 +390,6 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         return Response(answer, code)
 
     @extend_schema(
-        operation_id="executions_resolve",
-        summary="Resolve an unconfirmed execution",
-        description="The answer to its start was lost. If it ran, the engine is asked about the run, which "
-        "is then followed to its end; without `run_id`, for an engine that keeps no runs, it has completed, "
-        "with the `output` that you give. If it did not run, it has failed and is safe to call again.",
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
@@ -402,32 +400,37 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
     )
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
+        """Resolve an unconfirmed execution.
+
+        The answer to its start was lost. If it ran, the engine is asked about the run, which is then
+        followed to its end; without `run_id`, for an engine that keeps no runs, it has completed,
+        with the `output` that you give. If it did not run, it has failed and is safe to call again.
+        """
         asked = self.read_body(ResolveSerializer)
         resolved = _resolve(pk, asked, caller=shared.caller_of(request))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
-    @extend_schema(
-        operation_id="executions_query",
-        summary="Query a run",
-        description="One that the workflow declares, while the engine answers for it. It changes nothing.",
-        request=TalkSerializer,
-        responses={200: AnswerSerializer, **REFUSALS},
-    )
+    @extend_schema(request=TalkSerializer, responses={200: AnswerSerializer, **REFUSALS})
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
+        """Query a run.
+
+        One that the workflow declares, while the engine answers for it. It changes nothing.
+        """
         asked = self.read_body(TalkSerializer)
         answer = run_without_connection(query_execution(pk, **asked, caller=shared.caller_of(request)))
         return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
-        operation_id="executions_signal",
-        summary="Signal a run",
-        description="One that the workflow declares, to a run in progress, once. Its effect shows later.",
         request=TalkSerializer,
         responses={200: ExecutionDetailSerializer, **REFUSALS, 504: as_problem("It may have been received.")},
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
+        """Signal a run.
+
+        One that the workflow declares, to a run in progress, once. Its effect shows later.
+        """
         asked = self.read_body(TalkSerializer)
         sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=sent.pk)).data)
@@ -505,9 +508,6 @@ class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
 
     @extend_schema(
         operation_id="sources_runs",
-        summary="List the runs at the engine",
-        description="Asks the engine for its own list, the latest first, regardless of which client started "
-        "them. Nothing is stored. For administrators.",
         parameters=[
             OpenApiParameter("source", location=OpenApiParameter.PATH, description="The source's name."),
             RunFilterSerializer,
@@ -520,6 +520,11 @@ class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
         },
     )
     def list(self, request: Request, source: str) -> Response:
+        """List the runs at the engine.
+
+        Asks the engine for its own list, the latest first, regardless of which client started them.
+        Nothing is stored. For administrators.
+        """
         row = get_object_or_404(Source, name=source)
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():

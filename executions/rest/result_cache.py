@@ -8,8 +8,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from access.permissions import admin_access
 from catalogue.models import Workflow
-from catalogue.permissions import admin_access
 from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem, check_parameters
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
@@ -61,26 +61,29 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
 
     @extend_schema(
         operation_id="result_cache_figures",
-        summary="Read the figures of the result cache",
-        description="The figures cover workflows that still exist, since results were first cached.",
         parameters=[WORKFLOW],
         responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
     )
     def list(self, request: Request) -> Response:
+        """Read the figures of the result cache.
+
+        The figures cover workflows that still exist, since results were first cached.
+        """
         check_parameters(request, WORKFLOW)
         name = request.query_params.get(WORKFLOW.name)
         figures = cache_figures(None if name is None else _key_of(name, place=f"?{WORKFLOW.name}"))
         return Response(CacheFiguresSerializer(figures).data)
 
     @extend_schema(
-        operation_id="result_cache_clear",
-        summary="Clear the result cache",
-        description="Of one workflow, or of all. Runs that began before are not cached either.",
         request=ClearSerializer,
         responses={200: inline_serializer("Cleared", CLEARED), 400: as_problem("There is no such workflow.")},
     )
     @action(detail=False, methods=["post"])
     def clear(self, request: Request) -> Response:
+        """Clear the result cache.
+
+        Of one workflow, or of all. Runs that began before are not cached either.
+        """
         name = self.read_body(ClearSerializer)["workflow"]
         keys = {_key_of(name, place="/workflow")} if name else None
         changed = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)

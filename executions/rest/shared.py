@@ -12,8 +12,8 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Caller
-from catalogue.permissions import is_administrator
+from access.callers import Caller
+from access.permissions import is_administrator
 from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet, Row
 from connectors.errors import ConnectorError, Rejected, Unsupported

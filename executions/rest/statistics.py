@@ -9,8 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
-from catalogue.permissions import Access
+from access.callers import Scope
+from access.permissions import Access
 from catalogue.rest.base import MomentFilter, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from executions.models import Execution, HourlyUsage

@@ -22,10 +22,10 @@ from catalogue.long_lists import LONGEST_SEARCH
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from catalogue.naming import counted
 from executions.dashboard import NEEDS, Need, address
+from identity.client_configuration import configurations_of, server_for_users
+from identity.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
 from mcp_bridge import tool_lists
-from mcp_bridge.client_configuration import configurations_of, server_for_users
 from mcp_bridge.portability import find_refused
-from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
 
 if TYPE_CHECKING:
     RuleInline = admin.TabularInline[ToolsetRule, Toolset]

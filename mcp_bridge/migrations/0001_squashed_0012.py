@@ -3,7 +3,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import catalogue.fields
-import mcp_bridge.models
+import identity.models
 
 
 class Migration(migrations.Migration):
@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=100, unique=True)),
                 ("digest", models.CharField(editable=False, max_length=64, unique=True)),
                 ("prefix", models.CharField(editable=False, help_text="The first characters of the token, to recognise it.", max_length=12)),
-                ("scopes", catalogue.fields.JSONTextField(default=mcp_bridge.models.default_scopes)),
+                ("scopes", catalogue.fields.JSONTextField(default=identity.models.default_scopes)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("expires_at", models.DateTimeField(blank=True, null=True)),
                 ("revoked_at", models.DateTimeField(blank=True, editable=False, null=True)),
@@ -64,7 +64,7 @@ class Migration(migrations.Migration):
                 ("former_prefix", models.CharField(blank=True, editable=False, max_length=12)),
                 ("former_used_at", models.DateTimeField(editable=False, null=True)),
                 ("last_uses", catalogue.fields.JSONTextField(default=list, editable=False, help_text="Where it was used from, most recent first: [{address, client, at}].")),
-                ("owner", models.ForeignKey(blank=True, help_text="The token stops working when this user is disabled. If empty, it belongs to the installation.", null=True, on_delete=mcp_bridge.models.end_with_owner, related_name="access_tokens", to=settings.AUTH_USER_MODEL)),
+                ("owner", models.ForeignKey(blank=True, help_text="The token stops working when this user is disabled. If empty, it belongs to the installation.", null=True, on_delete=identity.models.end_with_owner, related_name="access_tokens", to=settings.AUTH_USER_MODEL)),
                 ("purpose", models.CharField(blank=True, help_text="What the token is for and where it is stored.", max_length=500)),
                 ("rotated_at", models.DateTimeField(editable=False, null=True)),
             ],

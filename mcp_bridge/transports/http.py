@@ -37,30 +37,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from catalogue.access import Scope as AccessScope
+from access.callers import Scope as AccessScope
 from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from connectors.formats.json import find_repetition, mend
-from mcp_bridge import notifications
-from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
-from mcp_bridge.bearers import Undecided, find_bearer, sent_token
-from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
-from mcp_bridge.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
-from mcp_bridge.elicitation import Question, is_answer, take_answer
-from mcp_bridge.external_tokens import named_outside
-from mcp_bridge.request_meta import (
-    ELICITATION_MODES,
-    OTHER_ANSWERS,
-    SESSION_HEADER,
-    id_in,
-    marks_of_handshake,
-    session_marks,
-    usable_id,
-)
-from mcp_bridge.server import CatalogueServer
-from mcp_bridge.tokens import (
+from identity.authentication import TooManyFailures, challenge, note_wrong_token
+from identity.bearers import Undecided, find_bearer, sent_token
+from identity.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
+from identity.external_tokens import named_outside
+from identity.tokens import (
     METADATA_PATH,
     Access,
     Origin,
@@ -71,6 +58,19 @@ from mcp_bridge.tokens import (
     metadata_url,
     own_origins,
 )
+from mcp_bridge import notifications
+from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
+from mcp_bridge.elicitation import Question, is_answer, take_answer
+from mcp_bridge.request_meta import (
+    ELICITATION_MODES,
+    OTHER_ANSWERS,
+    SESSION_HEADER,
+    id_in,
+    marks_of_handshake,
+    session_marks,
+    usable_id,
+)
+from mcp_bridge.server import CatalogueServer
 from telemetry.metrics import REFUSED, mcp_requests
 
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."

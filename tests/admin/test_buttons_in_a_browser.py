@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow, WorkflowFilter
-from mcp_bridge.models import AccessToken
+from identity.models import AccessToken
 from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BACKSPACE, BROWSER, DRIVER, ENTER, MISSING

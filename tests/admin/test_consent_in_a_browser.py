@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from oauth2_provider.models import Application
 
-from mcp_bridge.models import AllowedApplication
+from identity.models import AllowedApplication
 from tests.admin.test_pages_in_a_browser import KEPT, NARROW, PICTURES, WIDE, axe, axe_problems, overflowing
 from tests.admin.window import Window, chromium, make_everything, site, window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING

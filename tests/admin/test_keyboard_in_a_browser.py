@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 
 from catalogue.models import Source, Workflow
 from executions.models import Execution
-from mcp_bridge.models import AccessToken
+from identity.models import AccessToken
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
 from tests.e2e.webdriver import BROWSER, CONTROL, DRIVER, ENTER, ESCAPE, MISSING, SHIFT, SPACE, TAB

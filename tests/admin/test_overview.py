@@ -30,8 +30,8 @@ from catalogue.models import (
 from executions.approvals import decide
 from executions.models import Approval, CachedResult, CacheUse, Execution
 from executions.starting import create_execution
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.executions.caching import cache_for, finish_run
@@ -268,7 +268,7 @@ def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_20_rows(a
 
 @pytest.mark.databases(
     "catalogue.admin.sources",
-    "mcp_bridge.admin.tokens",
+    "identity.admin.tokens",
     "mcp_bridge.admin.toolsets",
     "executions.admin.policies",
 )

@@ -14,7 +14,7 @@ from catalogue.models import Review
 from catalogue.reconciliation import layer_of
 from executions.approvals import content_of
 from executions.models import Approval, ExecutionEvent
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_discovery_run, make_event, make_execution, make_source, make_workflow

@@ -11,8 +11,8 @@ from django.utils import timezone
 from oauth2_provider.models import Application
 
 from catalogue.models import ServerFeature, Source
-from mcp_bridge.models import AccessToken, AllowedApplication
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken, AllowedApplication
+from identity.tokens import create_token
 from tests.admin.pages import answer_question, run_action, text_of, told
 from tests.factories import make_feature, make_source
 

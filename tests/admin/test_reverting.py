@@ -18,8 +18,8 @@ from catalogue.exposure import load_exposed_catalogue
 from catalogue.history import command, values_of
 from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.history import HistoryIsKept
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import answer_question, form_at, list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator, staff_session

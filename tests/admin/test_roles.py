@@ -12,13 +12,14 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from catalogue import roles
-from catalogue.admin.users import LAST_OWNER
-from catalogue.models import HistoryEntry, Role
+from access import roles
+from access.models import Role
+from catalogue.models import HistoryEntry
+from identity.admin.users import LAST_OWNER
 from tests.admin.pages import add_url, form_at, form_values, list_url, page_url, text_of, told
 from tests.factories import make_source, make_toolset
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases("catalogue.roles")]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("access.roles")]
 
 Name = Role.Name
 

@@ -3,8 +3,9 @@
 import pytest
 from django.contrib.auth.models import Group, User
 
-from catalogue import roles
-from catalogue.models import Role, Source, Toolset
+from access import roles
+from access.models import Role
+from catalogue.models import Source, Toolset
 from tests.admin.pages import add_url, page_url
 from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING

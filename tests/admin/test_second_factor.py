@@ -19,14 +19,14 @@ from pytest_django import Settings
 
 from audit.models import Entry
 from catalogue.models import HistoryEntry
-from mcp_bridge import second_factor
-from mcp_bridge.authentication import CODES
-from mcp_bridge.models import AllowedApplication, FailureCount, SecondFactor
+from identity import second_factor
+from identity.authentication import CODES
+from identity.models import AllowedApplication, FailureCount, SecondFactor
 from tests.admin.pages import text_of
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("mcp_bridge.second_factor", "mcp_bridge.models"),
+    pytest.mark.databases("identity.second_factor", "identity.models"),
 ]
 
 PASSWORD = "correct horse battery"
@@ -301,7 +301,7 @@ def test_a_new_secret_key_keeps_it(clock: Clock, settings: Settings) -> None:
 
 
 def test_the_company_s_logins_are_left_to_the_company(clock: Clock, settings: Settings) -> None:
-    company = "mcp_bridge.company_login.CompanyBackend"
+    company = "identity.company_login.CompanyBackend"
     settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, company]
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
     client = Client()

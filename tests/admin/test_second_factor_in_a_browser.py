@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from django.contrib.auth.models import User
 
-from mcp_bridge.models import SecondFactor
+from identity.models import SecondFactor
 from tests.admin.test_pages_in_a_browser import KEPT, NARROW, PICTURES, WIDE, axe, axe_problems, overflowing
 from tests.admin.test_second_factor import PAGE, PASSWORD, Clock, clock, code_of
 from tests.admin.window import Window

@@ -15,12 +15,12 @@ from django.utils import timezone
 from loguru import logger
 from pytest_django import Settings
 
-from mcp_bridge import authentication
-from mcp_bridge.authentication import SIGN_INS, SIGN_INS_TO_ONE_ACCOUNT
-from mcp_bridge.models import FailureCount
+from identity import authentication
+from identity.authentication import SIGN_INS, SIGN_INS_TO_ONE_ACCOUNT
+from identity.models import FailureCount
 from tests.admin.pages import text_of
 
-pytestmark = pytest.mark.databases("mcp_bridge.authentication", "mcp_bridge.models")
+pytestmark = pytest.mark.databases("identity.authentication", "identity.models")
 
 PASSWORD = "correct horse battery"
 TRIES = SIGN_INS_TO_ONE_ACCOUNT.failures

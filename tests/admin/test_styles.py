@@ -8,7 +8,7 @@ from django.contrib.staticfiles import finders
 from django.template.loader import get_template
 
 ROOT = Path(__file__).parents[2]
-APPS = ("audit", "catalogue", "config", "executions", "mcp_bridge", "orchestration")
+APPS = ("access", "audit", "catalogue", "config", "executions", "identity", "mcp_bridge", "orchestration")
 TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{\}", re.DOTALL)
 CLASSES = re.compile(r'(?<![:\w-])class="([^"]*)"')
 SELECTOR = re.compile(r"\.((?:\\.|[\w-])+)")

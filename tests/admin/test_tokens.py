@@ -12,13 +12,13 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import HistoryEntry
 from executions.models import Execution
-from mcp_bridge.bearers import authenticate
-from mcp_bridge.client_configuration import HttpServer, McpClient
-from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import create_token, find_token
+from identity.bearers import authenticate
+from identity.client_configuration import HttpServer, McpClient
+from identity.models import AccessToken, default_scopes
+from identity.tokens import create_token, find_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution, make_toolset
@@ -165,7 +165,7 @@ def test_neither_name_nor_rights_of_a_token_can_be_edited_nor_is_it_deleted(admi
     assert token.digest not in admin_client.get(page_url(token)).content.decode()
 
 
-@pytest.mark.databases("mcp_bridge.admin.tokens", "mcp_bridge.models")
+@pytest.mark.databases("identity.admin.tokens", "identity.models")
 def test_tokens_are_filtered_by_whether_they_can_be_used(admin_client: Client) -> None:
     """B8: expired and revoked ones are told apart from those that open the door."""
     create_token(name="usable")

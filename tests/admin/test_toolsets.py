@@ -10,10 +10,10 @@ from django.urls import reverse
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, Toolset, ToolsetRule
-from mcp_bridge.bearers import authenticate
-from mcp_bridge.client_configuration import HttpServer, McpClient
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.bearers import authenticate
+from identity.client_configuration import HttpServer, McpClient
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.factories import make_toolset, make_workflow
@@ -154,7 +154,7 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
     assert "1 included by its rules a" in shown
 
 
-@pytest.mark.databases("mcp_bridge.tokens")
+@pytest.mark.databases("identity.tokens")
 def test_a_tokens_name_does_not_turn_why_its_toolset_is_not_deleted(admin_client: Client) -> None:
     toolset = make_toolset("finance")
     create_token(name="ci\u202erunner", toolset=toolset)

@@ -17,7 +17,7 @@ from django.utils import timezone
 from catalogue.exposure import forget_catalogue
 from catalogue.models import HistoryEntry, Review, Workflow
 from executions.models import Execution
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, page_url, run_action, text_of
 from tests.factories import (

@@ -10,10 +10,10 @@ from django.test import Client
 from django.utils import timezone
 from mcp_types import LATEST_PROTOCOL_VERSION
 
-from catalogue.access import Caller, Scope
+from access.callers import Caller, Scope
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
-from mcp_bridge.tokens import Access
+from identity.tokens import Access
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_at, list_url, page_url, text_of, told

@@ -29,9 +29,9 @@ from executions.models import (
     Retention,
     StandingApproval,
 )
-from mcp_bridge import second_factor
-from mcp_bridge.models import AccessToken, AllowedApplication, ExternalIdentity
-from mcp_bridge.tokens import create_token, rotate_token
+from identity import second_factor
+from identity.models import AccessToken, AllowedApplication, ExternalIdentity
+from identity.tokens import create_token, rotate_token
 from orchestration.models import Stage, WorkflowRequest
 from tests.e2e.webdriver import RealBrowser, real_browser
 from tests.factories import (

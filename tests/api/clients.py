@@ -5,9 +5,9 @@ import itertools
 from django.contrib.auth.models import Permission, User
 from rest_framework.test import APIClient
 
-from catalogue.access import Scope
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from access.callers import Scope
+from identity.models import AccessToken
+from identity.tokens import create_token
 
 _numbers = itertools.count(1)
 

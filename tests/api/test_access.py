@@ -8,8 +8,8 @@ from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from catalogue.access import Scope
-from catalogue.permissions import Access
+from access.callers import Scope
+from access.permissions import Access
 from mcp_bridge import models as bridge
 from tests.api.clients import TokenClient, administrator, agent, staff_session
 from tests.factories import make_execution, make_source, make_workflow

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from audit.models import Entry
 from catalogue.models import DiscoveryRun, HistoryEntry, ServerFeature, WorkflowFilter
 from executions.models import Approval, Execution, StandingApproval
-from mcp_bridge.models import AccessToken, AllowedApplication
+from identity.models import AccessToken, AllowedApplication
 from orchestration.models import WorkflowRequest
 from tests import access_matrix
 from tests.access_matrix import COLUMNS, NO, OWN, YES, Rows
@@ -32,7 +32,7 @@ ON_ENGINES = ("/check", "/refresh", "/cancel", "/query", "/signal")
 """Asked of what does not exist: the engine is not to be asked."""
 NOTHING = "00000000-0000-0000-0000-000000000000"
 SIGN_IN = "/oauth/sign-in"
-ROOM_OF_COMMANDS = ("catalogue", "executions", "mcp_bridge", "orchestration", "config")
+ROOM_OF_COMMANDS = ("catalogue", "executions", "identity", "mcp_bridge", "orchestration", "config")
 
 
 def endpoints() -> Iterator[tuple[str, str]]:

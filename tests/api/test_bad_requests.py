@@ -10,7 +10,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 from rest_framework.test import APIClient
 
-from catalogue.models import Role, Source
+from access.models import Role
+from catalogue.models import Source
 from executions.models import Execution
 from tests import plain_http
 from tests.api.clients import administrator, problem_paths

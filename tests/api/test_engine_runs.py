@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Workflow
 from connectors.errors import Misconfigured, Rejected, Unreachable
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunState

@@ -12,13 +12,13 @@ from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from access.callers import Scope
 from catalogue import long_lists
-from catalogue.access import Scope
 from catalogue.history import command, record_change
 from catalogue.models import Source, Workflow
 from executions.models import Approval, Execution, State
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.api.test_history import SOURCE, TOOLSET, WORKFLOW
 from tests.declared_tools import declared

@@ -8,7 +8,7 @@ from catalogue.history import command
 from catalogue.models import HistoryEntry, Review, ServerFeature, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
-from mcp_bridge.tokens import create_token, rotate_token
+from identity.tokens import create_token, rotate_token
 from tests.api.clients import administrator, staff_session
 from tests.factories import (
     make_discovery_run,

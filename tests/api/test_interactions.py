@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Workflow
 from connectors.errors import OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Capabilities

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from catalogue.exposure import forget_catalogue
 from catalogue.history import command, record_change
 from catalogue.imports.tools import store_tools
-from mcp_bridge.bearers import forget_bearers
+from identity.bearers import forget_bearers
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.declared_tools import tool
 from tests.factories import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Workflow
 from executions.models import Execution
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session

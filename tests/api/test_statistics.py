@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from catalogue.access import Scope
+from access.callers import Scope
 from executions.models import HourlyUsage
 from executions.statistics import recount
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session

@@ -9,16 +9,16 @@ from django.utils import timezone
 from loguru import logger
 from rest_framework.test import APIClient
 
-from catalogue.access import Scope
-from catalogue.permissions import permissions_behind
-from executions.rates import forget_rates
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token, find_token
+from access.callers import Scope
+from access.permissions import permissions_behind
+from access.rates import forget_rates
+from identity.bearers import forget_bearers
+from identity.models import AccessToken
+from identity.tokens import create_token, find_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.factories import make_toolset, make_workflow
 
-pytestmark = [pytest.mark.django_db, pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("identity.tokens", "identity.models")]
 
 ADDRESS = "/api/tokens/"
 

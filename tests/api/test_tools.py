@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from loguru import logger
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.declared_tools import API, BEARER, TOKEN, declared

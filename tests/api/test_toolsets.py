@@ -2,10 +2,10 @@
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Toolset
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
 
@@ -169,7 +169,7 @@ def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     assert (kept.title, kept.rules.count()) == ("", 1)
 
 
-@pytest.mark.databases("mcp_bridge.tokens")
+@pytest.mark.databases("identity.tokens")
 def test_a_toolset_with_tokens_is_kept_until_they_are_revoked():
     toolset = make_toolset("finance")
     token, _ = create_token(name="accounting's agent", toolset=toolset)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import HistoryEntry, Revision, WorkflowFilter
 from tests.api.clients import TokenClient, administrator, agent, problem_paths
 from tests.factories import make_filter, make_workflow

@@ -3,7 +3,7 @@
 import pytest
 from django.utils import timezone
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import HistoryEntry, Workflow
 from tests.api.clients import TokenClient, administrator
 from tests.factories import make_execution, make_filter, make_source, make_workflow

@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from access.callers import Scope
 from audit.models import Entry, Kind, record
 from audit.sealing import head, seal, verify
-from catalogue.access import Scope
 from catalogue.long_lists import SEARCHED
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.admin.pages import text_of
 from tests.api.clients import TokenClient, administrator, staff_session
 from tests.factories import make_execution, make_source, make_toolset, make_workflow

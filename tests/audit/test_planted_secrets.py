@@ -47,16 +47,16 @@ from connectors.registry import connector_kinds
 from executions.approval_notices import send_due
 from executions.models import ApprovalNotice
 from executions.starting import create_execution
-from mcp_bridge import second_factor
-from mcp_bridge.models import SecondFactor
-from mcp_bridge.tokens import create_token
+from identity import second_factor
+from identity.models import SecondFactor
+from identity.tokens import create_token
 from orchestration.language_model import forget_dialects
 from tests.api.clients import TokenClient, administrator
 from tests.executions.steps import request_for
 from tests.factories import make_workflow
+from tests.identity.test_oauth import PASSWORD, Agent
 from tests.mcp_bridge.conftest import McpServer, mcp_server  # noqa: F401 - a fixture
 from tests.mcp_bridge.test_endpoint import modern
-from tests.mcp_bridge.test_oauth import PASSWORD, Agent
 from tests.processes import ROOT
 
 pytestmark = [
@@ -318,7 +318,7 @@ def drive_logins(
     }
     settings.AUTHENTICATION_BACKENDS = [
         *settings.AUTHENTICATION_BACKENDS,
-        "mcp_bridge.company_login.CompanyBackend",
+        "identity.company_login.CompanyBackend",
     ]
     browser = Client()
     begun = browser.get(reverse("company-login"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.access import Bounds
+from access.callers import Bounds
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import Toolset, Workflow
 from catalogue.search import search_workflows, split_name, split_words

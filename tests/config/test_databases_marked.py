@@ -28,7 +28,16 @@ def test_every_module_that_depends_on_the_database_is_shown_on_postgresql():
         for name in re.findall(r"[\w.]+", names)
     }
     missing = []
-    for room in ("audit", "catalogue", "config", "executions", "mcp_bridge", "orchestration"):
+    for room in (
+        "access",
+        "audit",
+        "catalogue",
+        "config",
+        "executions",
+        "identity",
+        "mcp_bridge",
+        "orchestration",
+    ):
         for path in sorted((ROOT / room).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             if "migrations" not in path.parts and module not in shown:

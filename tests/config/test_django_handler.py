@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from catalogue.database import REQUESTS_AT_ONCE, without_connection
 from config.web_server import BYTES_IN_MEMORY, ThreadHandler
-from mcp_bridge.doorkeeper import Doorkeeper
+from identity.doorkeeper import Doorkeeper
 from telemetry import metrics
 from tests import plain_http
 from tests.mcp_bridge.serving import serving

@@ -16,8 +16,8 @@ from schemathesis.generation.modes import GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi import checks
 
-from catalogue.access import Scope
-from mcp_bridge.tokens import create_token
+from access.callers import Scope
+from identity.tokens import create_token
 from tests.admin.window import make_everything, make_http_tool
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.curation import override_workflow
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
 from catalogue.sources import configure_source

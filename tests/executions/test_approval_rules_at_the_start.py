@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.curation import override_workflow, write_toolset
 from catalogue.models import Toolset, Workflow
 from executions import approvals

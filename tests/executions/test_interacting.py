@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.models import Workflow
 from connectors.errors import InvalidAnswer, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Capabilities

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.models import Workflow
 from connectors.protocol import RunSnapshot, RunState
 from executions.engine_runs import resolve_as_not_started

@@ -24,8 +24,8 @@ from executions import advancing, change_feed
 from executions.models import Execution
 from executions.runner import follow, start
 from executions.runner.engine_calls import capabilities_of
+from identity.tokens import create_token
 from mcp_bridge import notifications
-from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
 from tests.factories import make_source, make_workflow

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx2
 
+from access.callers import Scope
 from catalogue import exposure
-from catalogue.access import Scope
 from catalogue.models import Revision
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import until
 from tests.mcp_bridge.conftest import McpServer

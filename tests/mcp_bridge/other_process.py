@@ -9,7 +9,7 @@ import pytest
 from mcp.client.stdio import StdioServerParameters
 
 from connectors.testing import free_port
-from mcp_bridge.tokens import METADATA_PATH
+from identity.tokens import METADATA_PATH
 from tests.mcp_bridge.conftest import McpServer
 from tests.processes import running, web_command
 

@@ -15,9 +15,9 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from identity.tokens import Access
 from mcp_bridge.management.commands.mcp_stdio import serve_lines
 from mcp_bridge.server import CatalogueServer
-from mcp_bridge.tokens import Access
 
 
 @asynccontextmanager

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from catalogue.access import Scope
+from access.callers import Scope
 from config.monitoring import ROUTES
+from identity.models import AccessToken
+from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.models import AccessToken
 from mcp_bridge.server import CatalogueServer
-from mcp_bridge.tokens import create_token
 from tests import access_matrix, plain_http
 from tests.access_matrix import COLUMNS, NO, YES
 from tests.factories import make_execution, make_workflow
@@ -42,7 +42,7 @@ def texts() -> dict[str, str]:
     return found
 
 
-@pytest.mark.databases("mcp_bridge.tokens")
+@pytest.mark.databases("identity.tokens")
 def test_every_method_answers_each_caller_as_the_table_says(
     mcp_server: McpServer, texts: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from psycopg_pool import PoolTimeout
 from pydantic import SecretStr
 
-from catalogue.access import Caller, Rate
+from access.callers import Caller, Rate
 from catalogue.connections import connector_for
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Source

@@ -14,14 +14,14 @@ from django.utils import timezone
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.curation import override_workflow
 from catalogue.models import Toolset, Workflow
 from connectors.testing.harness import eventually
 from executions.approvals import decide, end_expired
 from executions.models import Approval, Execution, State
 from executions.queue import admit_queued
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, until
 from tests.executions.steps import advance_due_executions

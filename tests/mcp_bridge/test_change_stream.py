@@ -4,8 +4,8 @@ import httpx2
 import pytest
 
 from catalogue.models import Workflow
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from mcp_bridge.transports import http as stream_module
 from tests import plain_http
 from tests.executions.engines import in_thread

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Toolset, Workflow
 from executions.models import CachedResult, Execution
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.executions.caching import cache_for, cached_outputs, finish_run, numbered
 from tests.executions.engines import WireEngine
 from tests.factories import make_workflow

@@ -8,10 +8,10 @@ from django.utils import timezone
 from mcp import Client, MCPError
 from mcp_types import Completion, PromptReference, ResourceTemplateReference
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Toolset, Workflow
 from executions.models import State
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database

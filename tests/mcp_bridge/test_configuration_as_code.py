@@ -14,8 +14,8 @@ from catalogue.discovery import refresh_source
 from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import Revision, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import change_settings
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.factories import make_filter, make_toolset
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern

@@ -16,8 +16,8 @@ from catalogue.models import Workflow
 from executions.models import ExecutionPayload, Retention
 from executions.retention import prune
 from executions.runner import start
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.content_blocks import (
     EVERY_KIND,
     PNG,

@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from executions.models import Execution
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.docs.reading import GUIDES
 from tests.executions.steps import advance_due_executions
 from tests.factories import make_execution

@@ -14,9 +14,9 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Source
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.bearers import forget_bearers
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 
@@ -49,7 +49,7 @@ def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_serv
     assert document["resource"].endswith("/mcp")
 
 
-@pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")
+@pytest.mark.databases("identity.tokens", "identity.models")
 def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token: str):
     body, headers = modern("tools/list")
     assert mcp_server.post(body, headers=headers, token=token).status_code == 200
@@ -60,7 +60,7 @@ def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token
     assert mcp_server.post(body, headers=headers, token=expired).status_code == 401
 
 
-@pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")
+@pytest.mark.databases("identity.tokens", "identity.models")
 def test_a_token_is_stored_only_as_its_hash(token: str):
     stored = AccessToken.objects.values().get(name="agent")
     assert token not in json.dumps(stored, default=str)

@@ -9,11 +9,11 @@ import httpx2
 import pytest
 from pytest_django import Settings
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Toolset
-from mcp_bridge.oauth.grants import slug_of
-from mcp_bridge.oauth.server import canonical_resource
-from mcp_bridge.tokens import create_token
+from identity.oauth.grants import slug_of
+from identity.oauth.server import canonical_resource
+from identity.tokens import create_token
 from tests import plain_http
 from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import McpServer

@@ -14,8 +14,8 @@ from catalogue.descriptions import forget_outages
 from catalogue.discovery import refresh_source
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset
+from identity.tokens import Access, create_token
 from mcp_bridge.server import instructions_for
-from mcp_bridge.tokens import Access, create_token
 from tests.catalogue.engine import Engine
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect

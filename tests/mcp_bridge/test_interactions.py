@@ -5,12 +5,12 @@ import json
 import pytest
 from mcp import Client, MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Toolset, Workflow
 from connectors.errors import OutcomeUnknown
 from executions.models import Execution, State
+from identity.tokens import create_token
 from mcp_bridge.content import BEGINNING
-from mcp_bridge.tokens import create_token
 from tests.executions.engines import until
 from tests.executions.steps import after, told
 from tests.executions.talkative import QUERIES, SIGNALS, TalkativeEngine, review, talker

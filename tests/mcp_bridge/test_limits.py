@@ -10,7 +10,7 @@ from catalogue.models import Workflow
 from executions import waiting
 from executions.models import Execution
 from executions.wakeups import waits
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns
 from tests.executions.steps import after

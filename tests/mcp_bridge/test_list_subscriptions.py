@@ -9,11 +9,11 @@ from django.contrib.auth.models import User
 from django.test import Client as Browser
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ToolsListChanged
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.curation import disable_workflows
 from catalogue.models import Toolset, Workflow, WorkflowFilter
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.admin.pages import add_url, form_values
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow

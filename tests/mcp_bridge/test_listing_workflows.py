@@ -11,15 +11,15 @@ from django.utils import timezone
 from loguru import logger
 from mcp import Client, MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
 from dev.benchmarks._workflows import fill_catalogue, realistic_definitions
 from dev.benchmarks.context import GOALS, MODES, TYPICAL
+from identity.tokens import Access, create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
-from mcp_bridge.tokens import Access, create_token
 from telemetry import metrics
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect

@@ -21,8 +21,8 @@ from starlette.routing import Mount
 
 from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Workflow
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import Access
+from identity.models import AccessToken
+from identity.tokens import Access
 from mcp_bridge.tool_lists import visible_tools
 from tests import plain_http
 from tests.factories import make_source, make_workflow

@@ -18,8 +18,8 @@ from connectors.testing import free_port
 from connectors.upstream_mcp.run_callers import CALL, CallLogs
 from executions import advancing
 from executions.models import Execution
+from identity.tokens import create_token
 from mcp_bridge.models import ClientLogLevel
-from mcp_bridge.tokens import create_token
 from tests.executions.engines import until, wait_until
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database

@@ -19,8 +19,8 @@ from executions import change_feed
 from executions.models import Execution, State
 from executions.runner.follow import CANCELLATION_GRACE
 from executions.wakeups import waits
+from identity.tokens import create_token
 from mcp_bridge import tasks
-from mcp_bridge.tokens import create_token
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator

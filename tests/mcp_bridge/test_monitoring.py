@@ -28,7 +28,8 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from catalogue.access import Scope
+from access.addresses import warn_once
+from access.callers import Scope
 from catalogue.database import THREADS
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
@@ -38,8 +39,7 @@ from connectors.testing import free_port
 from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
 from executions.tasks import poll_due_executions
-from mcp_bridge.addresses import warn_once
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from telemetry.metrics import Publication
 from tests import plain_http
 from tests.executions.engines import WireEngine, wait_until

@@ -10,7 +10,7 @@ from catalogue.curation import override_workflow
 from catalogue.models import Toolset, Workflow
 from catalogue.schemas import check_input_schema
 from executions.models import Execution
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, until
 from tests.factories import make_source, make_toolset, make_workflow

@@ -10,7 +10,7 @@ from mcp import Client, MCPError
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
-from mcp_bridge.tokens import Access
+from identity.tokens import Access
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PATIENCE_SECONDS, PROMPTS, RESOURCES, TOOLS

@@ -19,7 +19,7 @@ from connectors.testing import free_port
 from executions import advancing
 from executions.models import CachedResult, Execution, ExecutionEvent, InputRequest
 from executions.run_callers import Asker, answer
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.engines.asking_server import NO_PAGES, TURNED
 from tests.executions.engines import until, wait_until
 from tests.factories import make_execution

@@ -12,19 +12,20 @@ from mcp import MCPError
 from mcp_types import ResourceTemplateReference
 from rest_framework.test import APIClient
 
-from catalogue.access import Bounds, Caller, Person, Scope, person_of
+from access.callers import Bounds, Caller, Person, Scope, person_of
+from access.models import Role
 from catalogue.curation import write_toolset
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import confirmed_catalogue
-from catalogue.models import Revision, Role, Source, Toolset, Workflow
+from catalogue.models import Revision, Source, Toolset, Workflow
 from catalogue.sources import update_source
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
 from executions.refusals import UnknownTool
 from executions.starting import create_execution, prepare_execution
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.bearers import forget_bearers
+from identity.models import AccessToken
+from identity.tokens import create_token
 from orchestration.models import StageFailed
 from orchestration.retrieval import find_tools
 from tests.admin.test_running import run

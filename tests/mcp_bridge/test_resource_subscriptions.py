@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.curation import disable_workflows
 from catalogue.models import Workflow
 from executions.models import Execution, State
+from identity.tokens import create_token
 from mcp_bridge import notifications
-from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import McpServer

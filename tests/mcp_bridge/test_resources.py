@@ -11,13 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from mcp import Client, MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from executions.models import Execution, State
+from identity.tokens import Access, create_token
 from mcp_bridge.resources import Reading, find_kind
-from mcp_bridge.tokens import Access, create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect, McpServer

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from mcp import Client, MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
-from catalogue.access import Bounds, Scope
+from access.callers import Bounds, Scope
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.exposure import current_catalogue, forget_catalogue
@@ -18,9 +18,9 @@ from catalogue.features import switch_features
 from catalogue.history import command
 from catalogue.models import Revision, ServerFeature, Source, Workflow
 from connectors.testing import free_port
+from identity.tokens import create_token
 from mcp_bridge.prompts import offered_prompts
 from mcp_bridge.resources import what_shows
-from mcp_bridge.tokens import create_token
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, server
 from tests.engines.library_server import ICON, LARGE, PNG

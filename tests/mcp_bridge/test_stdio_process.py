@@ -14,8 +14,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
+from identity.client_configuration import McpClient, StdioServer
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.client_configuration import McpClient, StdioServer
 from tests.executions.engines import RUN_ID, Gate, WireEngine, wait_until
 from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database

@@ -16,10 +16,10 @@ from catalogue import exposure
 from catalogue.models import Source, Workflow
 from executions import change_feed as executions_watching
 from executions.models import Execution, State
+from identity.bearers import forget_bearers
+from identity.models import AccessToken
+from identity.tokens import create_token
 from mcp_bridge import notifications
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import in_thread, until, wait_until
 from tests.factories import make_workflow

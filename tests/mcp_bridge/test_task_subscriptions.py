@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
+from identity.bearers import forget_bearers
+from identity.models import AccessToken
 from mcp_bridge import notifications
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until
 from tests.factories import make_execution, make_workflow

@@ -10,12 +10,12 @@ from django.utils import timezone
 from mcp import MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from executions.models import Execution, Retention, State
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.models import AccessToken
+from identity.tokens import create_token
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until, wait_until
 from tests.executions.steps import advance_due_executions, let_pass, only

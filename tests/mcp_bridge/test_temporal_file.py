@@ -19,7 +19,7 @@ from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
-from mcp_bridge.tokens import create_token
+from identity.tokens import create_token
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer
 from tests.executions.engines import wait_until
 from tests.mcp_bridge.conftest import Connect

@@ -9,12 +9,12 @@ import httpx2
 import pytest
 from django.db import connection
 
-from catalogue.access import Caller
+from access.callers import Caller
 from catalogue.curation import override_workflow
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue
 from catalogue.models import Revision, Toolset
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import Access
+from identity.models import AccessToken
+from identity.tokens import Access
 from mcp_bridge.tool_lists import MAX_VIEWS, ToolLists
 from tests import plain_http
 from tests.factories import make_workflow

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Workflow
+from identity.models import AccessToken
+from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.models import AccessToken
 from mcp_bridge.request_meta import make_cursor
-from mcp_bridge.tokens import create_token
 from tests.factories import make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database

@@ -10,16 +10,16 @@ from django.db import OperationalError, connection
 from django.db.models import QuerySet
 from mcp import Client, MCPError
 
+from access.callers import Scope
 from catalogue import exposure
-from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.database_problems import LOOK_FIRST, NOT_READY
 from catalogue.models import Source, Workflow
 from catalogue.models.history import BUMP
 from catalogue.naming import RESERVED
 from executions.models import Execution, ExecutionEvent
+from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
 from tests.executions.engines import until

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from mcp_bridge.bearers import authenticate
+from identity.bearers import authenticate
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.factories import make_toolset, make_workflow
 

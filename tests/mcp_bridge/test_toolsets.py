@@ -7,13 +7,13 @@ import pytest
 from loguru import logger
 from mcp import Client, MCPError
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.curation import write_toolset
 from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from executions.models import Execution
+from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.tokens import create_token
 from mcp_bridge.tool_lists import ToolsetCost, cost_of_toolset
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer

@@ -8,7 +8,7 @@ import pytest
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
-from catalogue.access import Scope
+from access.callers import Scope
 from catalogue.models import Workflow
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution

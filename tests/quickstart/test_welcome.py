@@ -26,7 +26,7 @@ from config.management.commands.quickstart import (
     quickstart_token,
     welcome,
 )
-from mcp_bridge.models import AccessToken
+from identity.models import AccessToken
 from tests.factories import make_workflow
 from tests.processes import ROOT, free_port
 from tests.processes import ExampleEngine as RunningEngine

@@ -39,9 +39,9 @@ from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import configure_source, create_source
 from config.environment import BASE_DIR, COMMAND, IS_CHECKOUT
 from config.private_files import write_secret
-from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token
+from identity.client_configuration import TOKEN_HERE, HttpServer, McpClient
+from identity.models import AccessToken
+from identity.tokens import create_token
 
 HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090

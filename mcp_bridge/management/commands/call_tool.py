@@ -10,11 +10,11 @@ from catalogue.management.base import CatalogueCommand
 from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
+from identity.management import add_toolset_option, local_access
+from identity.tokens import Access
 from mcp_bridge.builtin_tools import call_tool
 from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words
 from mcp_bridge.content import describe, is_note, text_of
-from mcp_bridge.management import add_toolset_option, local_access
-from mcp_bridge.tokens import Access
 
 
 class Command(CatalogueCommand):

@@ -4,7 +4,7 @@ from typing import Any
 
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.management import add_toolset_option, local_access
+from identity.management import add_toolset_option, local_access
 from mcp_bridge.tool_lists import cost_of_catalogue, cost_of_toolset, visible_tools
 
 

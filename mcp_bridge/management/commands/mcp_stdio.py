@@ -18,10 +18,10 @@ from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from connectors.formats.json import mend
 from executions.local_worker import LocalWorker
-from mcp_bridge.management import add_toolset_option, local_access
+from identity.management import add_toolset_option, local_access
+from identity.tokens import Access
 from mcp_bridge.request_meta import id_in
 from mcp_bridge.server import CatalogueServer
-from mcp_bridge.tokens import Access
 
 
 class Command(CatalogueCommand):

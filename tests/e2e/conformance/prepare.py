@@ -20,7 +20,7 @@ def prepare(engine: str, server: str) -> str:
     from catalogue.discovery import refresh_source
     from catalogue.models import Source, Workflow
     from catalogue.sources import create_source
-    from mcp_bridge.tokens import create_token
+    from identity.tokens import create_token
     from tests.e2e.conformance.workflows import WORKFLOWS
 
     bring_up_to_date(partial(print, file=sys.stderr))

@@ -1,0 +1,10 @@
+from tests.mcp_bridge.conftest import _committed_rows as _committed_rows  # noqa: PLC0414
+from tests.mcp_bridge.conftest import connect as connect  # noqa: PLC0414
+from tests.mcp_bridge.conftest import era as era  # noqa: PLC0414
+from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
+from tests.mcp_bridge.conftest import quick_news as quick_news  # noqa: PLC0414
+from tests.mcp_bridge.conftest import quick_polls as quick_polls  # noqa: PLC0414
+from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414
+from tests.mcp_bridge.conftest import stdio_server as stdio_server  # noqa: PLC0414
+from tests.mcp_bridge.conftest import token as token  # noqa: PLC0414
+from tests.mcp_bridge.conftest import wire_engine as wire_engine  # noqa: PLC0414
