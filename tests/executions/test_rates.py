@@ -71,6 +71,14 @@ def test_a_call_that_one_rate_refuses_uses_up_nothing_of_the_others(clock):
     assert passed(workflow, Caller(key="token:2", name="other"), calls=50) == 2
 
 
+def test_a_call_that_its_tool_refuses_uses_up_nothing_of_its_caller(clock):
+    full, free = make_workflow(calls_per_minute=60, calls_at_once=1), make_workflow()
+    take_call(full, Caller(key="token:2", name="other"))
+    caller = caller_with(60, 2)
+    assert passed(full, caller, calls=5) == 0
+    assert passed(free, caller, calls=5) == 2
+
+
 @pytest.mark.parametrize("rated", ["tool", "toolset", "person", "default of tools"])
 def test_rates_are_shared_by_all_callers_of_what_has_them(clock, rated):
     workflow = make_workflow(**({"calls_per_minute": 6, "calls_at_once": 3} if rated == "tool" else {}))
