@@ -1,13 +1,11 @@
 """Which tests there are for `-m`, and who runs them in what order."""
 
 import re
-from pathlib import Path
 from zlib import crc32
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
-from xdist.workermanage import WorkerController
 
 from tests.isolation import A_DATABASE, A_SERVER, FOREIGN_SERVERS, WHOLE_PRODUCT, is_by_place, names
 from tests.thoroughness import leave_out_variants
@@ -44,13 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 SHARED_PRODUCT = {
-    "test_admin",
     "test_clients",
     "test_lifecycle",
     "test_run_by_hand",
     "test_told_of_changes",
     "test_typescript",
-    "test_upstream_changes",
 }
 """Modules of tests/e2e that use one running product."""
 THE_SHARED_PRODUCT = "the shared product"
@@ -65,30 +61,6 @@ SHARES = {"test_pages_in_a_browser": 5, "test_lists_in_a_browser": 3, "test_butt
 """Modules that several workers share, each with a browser of its own: one would be the last by minutes."""
 PART = re.compile(r"\[part-(\d+)\]$")
 """Of what a test looks at: each for another worker."""
-LONGEST_FIRST = (
-    THE_SHARED_PRODUCT,
-    *SHARED_SERVERS.values(),
-    "test_chaos",
-    "test_rest_fuzzed",
-    "test_outside_tokens",
-    "test_stdio_alone",
-    "test_crashpoints",
-    "test_stdio_process",
-    "test_client_frameworks",
-    "test_conformance",
-    "test_temporal",
-    "test_restate",
-    "test_several_processes",
-    "test_signing_clients_in",
-    "test_company_login",
-    "test_pages_in_a_browser",
-    "test_lists_in_a_browser",
-    "test_buttons_in_a_browser",
-    "test_planted_secrets",
-    "test_second_factor_in_a_browser",
-    "test_evaluation",
-)
-"""What takes the longest, so that no worker begins with it when the others are about to end."""
 
 
 class ByModule(LoadScopeScheduling):
@@ -109,16 +81,6 @@ class ByModule(LoadScopeScheduling):
             number = int(part[1]) if part else crc32(nodeid.encode())
             return f"{module}#{number % SHARES[name]}"
         return module
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        """The queue is in the order of numbers of tests, which says little of those that start servers."""
-        self.workqueue.move_to_end(min(self.workqueue, key=_place), last=False)
-        super()._assign_work_unit(node)
-
-
-def _place(scope: str) -> int:
-    name = Path(scope.partition("#")[0].partition("::")[0]).stem
-    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)

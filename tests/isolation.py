@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +100,6 @@ def isolate() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # At the very end once is enough, not five times: tests.leaks has looked after each test.
     config.stash[gc_collect_iterations_key] = 1
-    if not config.option.durations:
-        for plugin in config.pluginmanager.get_plugins():
-            if type(plugin).__name__ == "WorkerInteractor":
-                plugin.sendevent = partial(_send_if_news, plugin.sendevent)
-
-
-def _send_if_news(send: Callable[..., None], name: str, **told: Any) -> None:
-    """Half of what a worker of pytest-xdist sends is that a test begins, that its fixtures did not fail when
-    they were set up, and when they were torn down: 3 % of the CPU of all tests."""
-    if name == "testreport" and told["data"]["when"] != "call" and told["data"]["outcome"] == "passed":
-        return
-    if name != "logstart":
-        send(name, **told)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
-from django.conf import settings
 from django.db import connection
 
 from connectors.testing import free_port
@@ -49,7 +48,11 @@ def database_url() -> str:
 
 
 def run_python(
-    words: Sequence[str], *, environment: Mapping[str, str], umask: int = 0o022
+    words: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    umask: int = 0o022,
+    seconds: float = 100,
 ) -> "subprocess.CompletedProcess[str]":
     """What `python WORDS` does in the project's folder: `-c PROGRAM`, or a script and its arguments."""
     return subprocess.run(
@@ -60,44 +63,9 @@ def run_python(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=seconds,
         check=False,
     )
-
-
-CALLERS = 2
-
-
-def start_together(
-    program: str, *, calls: int, folder: Path, variables: Mapping[str, str] | None = None
-) -> list["subprocess.Popen[str]"]:
-    """CALLERS processes of a program, on the tests' own database, all at work: it gets a name and the number
-    of calls, prints `ready` and waits for a line."""
-    environment = {
-        "DATABASE_URL": database_url(),
-        "CELERY_BROKER_URL": "filesystem://",
-        "CATALOGUE_DATA_DIR": str(folder),
-        "SECRET_KEY": settings.SECRET_KEY,
-        "DJANGO_SETTINGS_MODULE": "config.settings",
-    }
-    callers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, f"caller {number}", str(calls)],
-            cwd=ROOT,
-            env=os.environ | environment | (variables or {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(CALLERS)
-    ]
-    for caller in callers:
-        assert caller.stdout is not None and caller.stdout.readline() == "ready\n"
-    for caller in callers:
-        assert caller.stdin is not None
-        caller.stdin.write("\n")
-        caller.stdin.flush()
-    return callers
 
 
 def web_command(port: int, *, graceful_seconds: int = 2) -> list[str]:

@@ -1,16 +1,16 @@
 """Bookings of rates: what survives other clocks, threads and processes, and what is removed."""
 
-from threading import Barrier, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from access import rates
 from access.callers import rate_of
 from access.models import RateBucket
 from access.rates import forget_rates, seconds_until_free
+from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("access.rates", "access.models")]
 
@@ -32,8 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock: Any) -> None:
-    for _ in range(600):
-        seconds_until_free(limited(6, 600))
+    for _ in range(60):
+        seconds_until_free(limited(6, 60))
     assert seconds_until_free(limited(6, 1)) == 10.0
     clock.now -= 3600
     forget_rates()
@@ -51,20 +51,12 @@ def test_rows_of_rates_that_nobody_uses_are_removed(clock: Any) -> None:
 
 def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -> None:
     """The race: both read that one is left. A conditional UPDATE decides."""
-    threads, got = 8, []
-    together = Barrier(threads)
 
-    def book() -> None:
-        together.wait()
-        got.extend(seconds_until_free(limited(1, 5)) for _ in range(3))
-        connections.close_all()
+    def book() -> list[float]:
+        return [seconds_until_free(limited(1, 5)) for _ in range(3)]
 
-    running = [Thread(target=book) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert got.count(0.0) == 5
+    waits = [seconds for booked in together(*[book] * 8) for seconds in booked]
+    assert waits.count(0.0) == 5
 
 
 def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +23,7 @@ def add_tools(*arguments: str) -> str:
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
 @pytest.mark.parametrize("form", ["one", "list", "object"])
-def test_tools_are_stored_from_a_file(tmp_path: Path, write, form: str) -> None:
+def test_tools_are_stored_from_a_file(tmp_path, write, form):
     """C1.1, C1.4"""
     tools = [declared(api={"authentication": BEARER}), declared("other")]
     content = {"one": tools[0], "list": tools, "object": {"tools": tools, "source": "orders"}}[form]
@@ -40,7 +39,7 @@ def test_tools_are_stored_from_a_file(tmp_path: Path, write, form: str) -> None:
     assert TOKEN not in told
 
 
-def test_standard_input_is_read_and_options_win_over_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_and_options_win_over_the_text(monkeypatch):
     """C1.1, A4.2"""
     text = json.dumps({"tools": [declared()], "source": "one", "expose": True}).encode()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
@@ -54,7 +53,7 @@ def test_standard_input_is_read_and_options_win_over_the_text(monkeypatch: pytes
     assert Source.objects.get().name == "another"
 
 
-def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_stores_nothing(tmp_path):
     file = tmp_path / "tools.json"
     file.write_text(json.dumps(declared()))
 
@@ -80,7 +79,7 @@ def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
         ("x" * 5_000_000, "larger than"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_is_told_with_its_place(tmp_path, text, told):
     """A5.3, C1.4"""
     file = tmp_path / "tools"
     file.write_text(text)
@@ -92,6 +91,6 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, told: s
     assert not Workflow.objects.exists()
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(CommandError, match="No such file"):
         add_tools(str(tmp_path / "nowhere.json"))

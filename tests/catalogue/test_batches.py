@@ -56,7 +56,7 @@ def cost(engine: Engine, db: None) -> Callable[[int], dict[str, int]]:
     return measure
 
 
-def test_the_queries_of_a_listing_grow_with_its_batches_only(cost: Callable[[int], dict[str, int]]) -> None:
+def test_the_queries_of_a_listing_grow_with_its_batches_only(cost):
     """A1.1: four times the workflows, and no query more beyond those of additional batches."""
     few, many = cost(FEW), cost(MANY)
 
@@ -69,14 +69,14 @@ def test_the_queries_of_a_listing_grow_with_its_batches_only(cost: Callable[[int
 
 
 @pytest.mark.parametrize("count", [3, 30])
-def test_switching_workflows_takes_the_same_few_queries_for_any_number(db: None, count: int) -> None:
+def test_switching_workflows_takes_the_same_few_queries_for_any_number(db, count):
     make_workflows(count, enabled=False)
 
     assert queries_of(lambda: enable_workflows(Workflow.objects.all())) <= 7
     assert queries_of(lambda: disable_workflows(Workflow.objects.all())) <= 7
 
 
-def test_workflows_of_other_sources_are_not_read_when_nothing_is_new(engine: Engine, db: None) -> None:
+def test_workflows_of_other_sources_are_not_read_when_nothing_is_new(engine, db):
     """Tool names have to be unique over all sources, but that matters to new workflows only."""
     source: Source = make_source(base_url=engine.base_url)
     engine.workflows = definitions(1)

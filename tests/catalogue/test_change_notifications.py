@@ -9,7 +9,6 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 from loguru import logger
-from pytest_django import Settings
 
 from catalogue import connections
 from catalogue.actions.sources import change_source, switch_sources
@@ -73,14 +72,14 @@ def listed(source: Source, *, seconds_ago: float, **fields: Any) -> Source:
     return source
 
 
-def test_a_change_makes_the_source_due_at_once() -> None:
+def test_a_change_makes_the_source_due_at_once():
     """A4.3"""
     source = listed(make_source(), seconds_ago=60)
     assert make_due_after_change(source.pk)
     assert due_sources() == [source.pk]
 
 
-def test_a_second_change_soon_after_a_listing_waits_a_little() -> None:
+def test_a_second_change_soon_after_a_listing_waits_a_little():
     """A4.3, B6: whatever an engine tells, it is listed only every few seconds."""
     source = listed(make_source(), seconds_ago=1)
     for _ in range(3):
@@ -89,7 +88,7 @@ def test_a_second_change_soon_after_a_listing_waits_a_little() -> None:
         assert MIN_SECONDS - 2 < seconds_until_due(source) <= MIN_SECONDS
 
 
-def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -> None:
+def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause():
     """A5.4: an engine that always tells and never lists is tried every quarter of a minute at most."""
     source = listed(make_source(), seconds_ago=60, failures=5)
     make_due_after_change(source.pk)
@@ -111,9 +110,7 @@ def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -
     ],
     ids=["switched off", "listed by hand only", "discovery off", "deleted"],
 )
-def test_what_is_not_listed_by_itself_is_not_listed_because_of_a_change_either(
-    settings: Settings, prepare: Callable[[Source, Settings], object]
-) -> None:
+def test_what_is_not_listed_by_itself_is_not_listed_because_of_a_change_either(settings, prepare):
     """A4.1"""
     source = listed(make_source(), seconds_ago=60)
     pk, before = source.pk, planned(source)
@@ -122,7 +119,7 @@ def test_what_is_not_listed_by_itself_is_not_listed_because_of_a_change_either(
     assert list(Source.objects.filter(pk=pk).values_list("next_refresh_at", flat=True)) in ([before], [])
 
 
-def test_a_change_during_a_listing_brings_about_another_one(server: WorkflowServer, source: Source) -> None:
+def test_a_change_during_a_listing_brings_about_another_one(server, source):
     """A1.1: the listing may have read what changed before it changed."""
     server.before_listing = lambda: make_due_in_thread(source)
     assert refresh_source(source).outcome == DiscoveryRun.Outcome.SUCCEEDED
@@ -142,7 +139,7 @@ def make_due_in_thread(source: Source) -> None:
 
 
 @pytest.mark.parametrize("stateless", [True, False], ids=["2026-07-28", "2025-11-25"])
-async def test_a_process_that_has_the_connector_open_hears_of_a_change(stateless: bool) -> None:
+async def test_a_process_that_has_the_connector_open_hears_of_a_change(stateless):
     """A4.3, B10: whichever process that is."""
     with WorkflowServer(stateless=stateless).running() as server:
         source = await in_thread(saved, server)
@@ -163,8 +160,8 @@ def saved(server: WorkflowServer) -> Source:
 
 @pytest.mark.parametrize("change", ["switched off", "configured", "deleted"])
 async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_longer(
-    monkeypatch: pytest.MonkeyPatch, server: WorkflowServer, source: Source, change: str
-) -> None:
+    monkeypatch, server, source, change
+):
     """A4.1, A4.4: though nobody uses it."""
     monkeypatch.setattr(connections, "LOOK_SECONDS", 0.1)
     async with connector_for(source):
@@ -179,9 +176,7 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
     assert not [task for task in asyncio.all_tasks() if "Listening" in repr(task)]
 
 
-async def test_a_database_that_is_away_for_a_while_is_logged_once_and_is_no_change(
-    monkeypatch: pytest.MonkeyPatch, source: Source
-) -> None:
+async def test_a_database_that_is_away_for_a_while_is_logged_once_and_is_no_change(monkeypatch, source):
     """A4.1, B9: every process with a connection to the engine looks whether its source is still there."""
     monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
     before, lines = await in_thread(planned, source), list[str]()

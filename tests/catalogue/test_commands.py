@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from catalogue.models import Source, Workflow
 from connectors.registry import BUILT_IN, connector_class
-from tests.catalogue.engine import Engine, definition, definitions
+from tests.catalogue.engine import definition, definitions
 from tests.factories import NOWHERE, make_source, make_workflow
 from tests.packages import declare_package
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted(name for name, app in get_commands().items() if app == "catalogue")
@@ -28,7 +29,7 @@ def run(*words: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as ended:
         call_command(name, "--help")
 
@@ -38,7 +39,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.e2e
-def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> None:
+def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word():
     """Such as `list_tools | head -1`."""
     words = [sys.executable, "manage.py", "check"]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
@@ -63,27 +64,18 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> N
         (["client_config", "--client", "emacs"], "'emacs' .choose from .*claude-code"),
     ],
 )
-def test_what_a_command_cannot_read_write_or_take_is_told_in_a_sentence(
-    db: None, words: list[str], complaint: str
-) -> None:
+def test_what_a_command_cannot_read_write_or_take_is_told_in_a_sentence(db, words, complaint):
     """B5"""
     with pytest.raises(CommandError, match=complaint):
         run(*words)
 
 
 @pytest.mark.e2e
-def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> None:
+def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path):
     """B5: this mistake is found without a database, so the process gets none."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    done = subprocess.run(
-        [sys.executable, "manage.py", "add_source", "erp", "nonesuch"],
-        cwd=ROOT,
-        env=environment | {"CATALOGUE_DATA_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    environment["CATALOGUE_DATA_DIR"] = str(tmp_path)
+    done = run_python(["manage.py", "add_source", "erp", "nonesuch"], environment=environment)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("CommandError: kind: Unknown kind of source 'nonesuch'")
@@ -92,7 +84,7 @@ def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> N
 # --- add_source -----------------------------------------------------------------------------------------
 
 
-def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None:
+def test_a_source_is_added_with_everything_that_was_said_of_it(db):
     """A4.1"""
     out, err = run(
         "add_source", "erp", "simplified", "--config", f'{{"base_url": "{NOWHERE}"}}',
@@ -106,7 +98,7 @@ def test_a_source_is_added_with_everything_that_was_said_of_it(db: None) -> None
     assert list(Source.objects.due(source.next_refresh_at)) == [source]
 
 
-def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
+def test_a_source_is_added_with_the_policies_of_its_curator(db):
     """A1.2, A4.3"""
     config = '{"base_url": "http://engine.example.com"}'
     options = ("--hold-new", "--change-policy", "hold", "--tolerated-loss", "50")
@@ -144,9 +136,7 @@ def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
         (["erp", "simplified", "--secret", "api_key="], "argument --secret: must look like KEY=VALUE"),
     ],
 )
-def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(
-    db: None, words: list[str], complaint: str
-) -> None:
+def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(db, words, complaint):
     """B4, B5"""
     make_source("taken")
     words = [f'{{"base_url": "{NOWHERE}"}}' if word == "@" else word for word in words]
@@ -158,7 +148,7 @@ def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(
     assert Source.objects.count() == 1
 
 
-def test_a_mistyped_secret_is_not_repeated_in_the_complaint(db: None) -> None:
+def test_a_mistyped_secret_is_not_repeated_in_the_complaint(db):
     """E6"""
     with pytest.raises(CommandError) as refused:
         run("add_source", "erp", "simplified", "--config", f'{{"base_url": "{NOWHERE}"}}',
@@ -167,9 +157,7 @@ def test_a_mistyped_secret_is_not_repeated_in_the_complaint(db: None) -> None:
     assert "api-key" in str(refused.value) and "s3cret" not in str(refused.value)
 
 
-def test_secrets_come_from_the_environment_or_standard_input(
-    db: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_come_from_the_environment_or_standard_input(db, monkeypatch):
     """E6: where no list of processes shows them."""
     config = ["--config", f'{{"base_url": "{NOWHERE}"}}']
     monkeypatch.setenv("ENGINE_KEY", "from=environment")
@@ -196,7 +184,7 @@ def test_standard_input_without_secrets_is_refused_without_repeating_it(
     assert complaint in str(refused.value) and "s3cret" not in str(refused.value)
 
 
-def test_a_variable_that_is_not_set_or_empty_is_told(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_or_empty_is_told(db, monkeypatch):
     """B4: an empty secret would be stored as none."""
     monkeypatch.setenv("SET_TO_NOTHING", "")
     with pytest.raises(CommandError, match="the environment variable SET_TO_NOTHING is empty"):
@@ -206,7 +194,7 @@ def test_a_variable_that_is_not_set_or_empty_is_told(db: None, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_the_settings_of_a_kind_are_explained(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_of_a_kind_are_explained(kind, capsys):
     """B10: all of them, so that nobody has to read code to write --config."""
     with pytest.raises(SystemExit) as ended:
         call_command("add_source", "--kind-help", kind)
@@ -217,18 +205,11 @@ def test_the_settings_of_a_kind_are_explained(kind: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.e2e
-def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_path: Path) -> None:
+def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_path):
     """B5, B6: a package's mistake is a warning, also to the commands that check first."""
     declare_package(tmp_path, "broken-engine", broken="nowhere:Connector")
-    done = subprocess.run(
-        [sys.executable, "manage.py", "check"],
-        cwd=ROOT,
-        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    environment = {"CATALOGUE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)}
+    done = run_python(["manage.py", "check"], environment=os.environ | environment)
 
     assert done.returncode == 0
     assert "catalogue.W001" in done.stderr
@@ -238,7 +219,7 @@ def test_a_connector_that_cannot_be_used_is_told_by_check_and_stops_nothing(tmp_
 # --- refresh_sources ------------------------------------------------------------------------------------
 
 
-def test_counts_skipped_and_flagged_objects_are_printed(engine: Engine, source: Source) -> None:
+def test_counts_skipped_and_flagged_objects_are_printed(engine, source):
     """A4.3, A5.3, A6.3"""
     engine.workflows = [
         definition(1),
@@ -261,9 +242,7 @@ def test_counts_skipped_and_flagged_objects_are_printed(engine: Engine, source: 
     ]
 
 
-def test_a_source_that_fails_does_not_keep_the_others_from_being_listed(
-    engine: Engine, source: Source
-) -> None:
+def test_a_source_that_fails_does_not_keep_the_others_from_being_listed(engine, source):
     """B6"""
     engine.workflows = definitions(1)
     make_source("aaa-dead", base_url=NOWHERE)
@@ -277,7 +256,7 @@ def test_a_source_that_fails_does_not_keep_the_others_from_being_listed(
     assert out.getvalue().startswith("erp: 1 found")
 
 
-def test_a_refusal_in_the_engines_own_words_ends_before_ours_begin(engine: Engine, source: Source) -> None:
+def test_a_refusal_in_the_engines_own_words_ends_before_ours_begin(engine, source):
     """A5.4, B5: and only what was listed once has a list that stays."""
     told = []
     engine.fails_with(401)
@@ -294,9 +273,7 @@ def test_a_refusal_in_the_engines_own_words_ends_before_ours_begin(engine: Engin
     assert told[1] == f"{told[0]} The last good list stays."
 
 
-def test_only_the_named_sources_are_refreshed_and_unknown_names_refuse_everything(
-    engine: Engine, source: Source
-) -> None:
+def test_only_the_named_sources_are_refreshed_and_unknown_names_refuse_everything(engine, source):
     make_source("dead", base_url=NOWHERE)
 
     assert run("refresh_sources", "erp")[0].startswith("erp: 0 found")
@@ -305,7 +282,7 @@ def test_only_the_named_sources_are_refreshed_and_unknown_names_refuse_everythin
     assert engine.asked == 1
 
 
-def test_a_source_that_is_off_is_left_out_or_refused_by_name(engine: Engine, source: Source) -> None:
+def test_a_source_that_is_off_is_left_out_or_refused_by_name(engine, source):
     """A4.1"""
     Source.objects.update(enabled=False)
 
@@ -319,7 +296,7 @@ def test_a_source_that_is_off_is_left_out_or_refused_by_name(engine: Engine, sou
 # --- enable_workflows, disable_workflows ----------------------------------------------------------------
 
 
-def test_workflows_are_switched_by_tool_name_name_or_id(source: Source) -> None:
+def test_workflows_are_switched_by_tool_name_name_or_id(source):
     """A4.2"""
     for number, words in enumerate(["tool-1", "Name 2", "id/3"], start=1):
         make_workflow(
@@ -336,12 +313,12 @@ def test_workflows_are_switched_by_tool_name_name_or_id(source: Source) -> None:
     assert run("disable_workflows", "--source", "erp", "tool-1", "id/3")[0] == "Workflows disabled: 2.\n"
 
 
-def test_all_of_a_source_that_was_never_listed_says_how_to_list_it(source: Source) -> None:
+def test_all_of_a_source_that_was_never_listed_says_how_to_list_it(source):
     with pytest.raises(CommandError, match="refresh_sources erp"):
         run("enable_workflows", "--source", "erp", "--all")
 
 
-def test_all_means_every_present_workflow_of_that_source(source: Source) -> None:
+def test_all_means_every_present_workflow_of_that_source(source):
     """A4.2, A1.3"""
     make_workflow(source, enabled=False)
     gone = make_workflow(source, enabled=False, missing_since=timezone.now())
@@ -366,9 +343,7 @@ def test_all_means_every_present_workflow_of_that_source(source: Source) -> None
         (["known"], "--source"),
     ],
 )
-def test_what_is_not_clear_changes_nothing(
-    source: Source, command: str, words: list[str], complaint: str
-) -> None:
+def test_what_is_not_clear_changes_nothing(source, command, words, complaint):
     make_workflow(source, name="known", enabled=command == "disable_workflows")
     before = list(Workflow.objects.values())
 

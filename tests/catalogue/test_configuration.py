@@ -1,11 +1,11 @@
 """Configuration as code: what a file may say, what an import makes of it, and what it refuses."""
 
 import itertools
-import threading
-from collections.abc import Callable
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,8 +42,9 @@ from catalogue.models.source import OBSERVED
 from catalogue.reconciliation import UPSTREAM_FIELDS, read_listing
 from catalogue.schemas import GENERIC_SCHEMA
 from connectors.definitions import WorkflowDefinition, parse_definition
-from tests.catalogue.engine import Engine, definitions
+from tests.catalogue.engine import definitions
 from tests.factories import make_feature, make_filter, make_source, make_toolset, make_workflow
+from tests.threads import together
 
 pytestmark = pytest.mark.django_db
 BY = command("import_catalogue")
@@ -91,9 +92,7 @@ OF_AN_INSTALLATION = {
 
 
 @pytest.mark.parametrize("curated", OTHERWISE, ids=lambda curated: curated.model.__name__)
-def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(
-    curated: configuration.Curated,
-) -> None:
+def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(curated):
     """A field that is added to a model has to be put into one of the lists."""
     meta = curated.model._meta
     known = {field.name for field in (*meta.concrete_fields, *meta.many_to_many)} - OF_AN_INSTALLATION
@@ -102,14 +101,14 @@ def test_every_field_of_a_curated_model_is_exported_or_left_out_by_name(
     assert not {*curated.fields} & OTHERWISE[curated]
 
 
-def test_everything_that_engines_say_is_in_the_section_listed() -> None:
+def test_everything_that_engines_say_is_in_the_section_listed():
     """So that a workflow can be made from the file as from a listing."""
     assert {*configuration.LISTED} | {"id"} == {*WorkflowDefinition.model_fields}
     derived = {"content_hash", "warning", "changed_at", "missing_since"}
     assert {*configuration.LISTED.values(), *configuration.LISTED_BESIDES} | derived == {*UPSTREAM_FIELDS}
 
 
-def test_the_file_is_the_same_whatever_order_the_rows_were_made_in() -> None:
+def test_the_file_is_the_same_whatever_order_the_rows_were_made_in():
     for name in ("b", "a"):
         make_toolset(
             name, picked=[make_workflow(make_source(name), tool_name=f"tool_{name}", upstream_id="1")]
@@ -123,7 +122,7 @@ def test_the_file_is_the_same_whatever_order_the_rows_were_made_in() -> None:
     assert first.startswith("# ") and "\nversion: 1\n" in first
 
 
-def test_what_a_workflow_leaves_out_is_the_default_again() -> None:
+def test_what_a_workflow_leaves_out_is_the_default_again():
     """A file says all of what it names: an override that was taken back on staging goes in production too."""
     row = make_workflow(make_source("orders"), upstream_id="1", tool_name="report", title_override="Old")
     plan = load("{version: 1, workflows: {orders: {'1': {tool_name: report, description: Ours}}}}")
@@ -135,7 +134,7 @@ def test_what_a_workflow_leaves_out_is_the_default_again() -> None:
     assert not load("{version: 1, workflows: {orders: {'1': {description: Ours}}}}")
 
 
-def test_tool_names_are_exchanged_and_former_ones_are_kept() -> None:
+def test_tool_names_are_exchanged_and_former_ones_are_kept():
     """Names are unique at every moment, also while an import moves them."""
     source = make_source("orders")
     for number, name in enumerate(("one", "two"), start=1):
@@ -147,7 +146,7 @@ def test_tool_names_are_exchanged_and_former_ones_are_kept() -> None:
     assert not load(text)
 
 
-def test_a_tool_name_that_another_workflow_has_is_refused_in_words() -> None:
+def test_a_tool_name_that_another_workflow_has_is_refused_in_words():
     make_workflow(make_source("other"), upstream_id="9", tool_name="taken")
     make_workflow(make_source("orders"), upstream_id="1", tool_name="report")
     text = "version: 1\nworkflows:\n  orders:\n    '1': {tool_name: taken}\n"
@@ -157,7 +156,7 @@ def test_a_tool_name_that_another_workflow_has_is_refused_in_words() -> None:
     ]
 
 
-def test_filters_come_in_the_files_order_and_others_after_them() -> None:
+def test_filters_come_in_the_files_order_and_others_after_them():
     """Without pruning nothing is lost, and a second import has nothing to do."""
     make_filter("ours", position=1)
     make_filter("theirs", position=2)
@@ -172,7 +171,7 @@ def test_filters_come_in_the_files_order_and_others_after_them() -> None:
     assert told(load(text, prune=True)) == ["remove filter include name ours"]
 
 
-def test_only_pruning_removes_and_only_within_the_sections_of_the_file() -> None:
+def test_only_pruning_removes_and_only_within_the_sections_of_the_file():
     make_workflow(make_source("orders"))
     make_toolset("finance")
     Group.objects.create(name="curators")
@@ -185,7 +184,7 @@ def test_only_pruning_removes_and_only_within_the_sections_of_the_file() -> None
     assert not Workflow.objects.exists()
 
 
-def test_a_plan_writes_nothing_and_an_import_moves_the_revision_once() -> None:
+def test_a_plan_writes_nothing_and_an_import_moves_the_revision_once():
     text = (
         "{version: 1, toolsets: {a: {}, b: {rules: [{pattern: x}]}}, filters: [{pattern: y}], groups: {c: }}"
     )
@@ -200,13 +199,13 @@ def test_a_plan_writes_nothing_and_an_import_moves_the_revision_once() -> None:
     assert {entry[2] for entry in entries} == {"a", "b", "c", "include name y"}
 
 
-def test_the_history_says_from_what_to_what() -> None:
+def test_the_history_says_from_what_to_what():
     toolset = make_toolset("finance", title="Old")
     load("{version: 1, toolsets: {finance: {title: New}}}")
     assert HistoryEntry.of(toolset).get().message == 'Import: title: "Old" -> "New".'
 
 
-def test_secrets_are_kept_given_or_asked_for_and_never_shown() -> None:
+def test_secrets_are_kept_given_or_asked_for_and_never_shown():
     source = make_source("orders", api_key="stored-key-0123456789")
     text = export_catalogue()
     assert "secrets:\n    - api_key\n" in text
@@ -223,7 +222,7 @@ def test_secrets_are_kept_given_or_asked_for_and_never_shown() -> None:
     assert "the secret api_key is not stored here: give it with the file." in problems(text)[0]
 
 
-def test_a_mistake_is_told_without_what_only_follows_from_it() -> None:
+def test_a_mistake_is_told_without_what_only_follows_from_it():
     """The workflows of a source that is refused are not there to be picked, but the file has them."""
     source = make_source("orders", api_key="stored-key-0123456789")
     make_toolset("finance", picked=[make_workflow(source, tool_name="order_report")])
@@ -237,13 +236,13 @@ def test_a_mistake_is_told_without_what_only_follows_from_it() -> None:
     assert ["there is no workflow order_reprot" in one for one in both] == [False, True]
 
 
-def test_every_secret_that_an_import_lacks_is_named_at_once() -> None:
+def test_every_secret_that_an_import_lacks_is_named_at_once():
     text = "version: 1\nsources: {a: {kind: http_job, config: {}, secrets: [token, webhook_secret]}}"
     named = [one.partition("the secret ")[2].split()[0] for one in problems(text)]
     assert named == ["token", "webhook_secret"]
 
 
-def test_stored_secrets_do_not_follow_a_source_to_another_address() -> None:
+def test_stored_secrets_do_not_follow_a_source_to_another_address():
     """Whoever may import a file could otherwise have them sent to a server of their own."""
     make_source("orders", base_url="http://127.0.0.1:9")
     elsewhere = export_catalogue().replace("http://127.0.0.1:9", "http://127.0.0.1:10")
@@ -256,7 +255,7 @@ def test_stored_secrets_do_not_follow_a_source_to_another_address() -> None:
     ]
 
 
-def test_a_workflow_that_the_engine_has_not_listed_says_what_to_do() -> None:
+def test_a_workflow_that_the_engine_has_not_listed_says_what_to_do():
     make_source("orders")
     text = "version: 1\nworkflows:\n  orders:\n    '7':\n      title: Report\n"
     assert problems(text) == [
@@ -265,7 +264,7 @@ def test_a_workflow_that_the_engine_has_not_listed_says_what_to_do() -> None:
     ]
 
 
-def test_what_the_engine_said_comes_back_as_it_was() -> None:
+def test_what_the_engine_said_comes_back_as_it_was():
     """Also what is listed no more, what could not be used, and names that clash whatever their order."""
     source = make_source("orders", api_key="")
     schema = {
@@ -294,7 +293,7 @@ def test_what_the_engine_said_comes_back_as_it_was() -> None:
     assert Workflow.objects.get(tool_name="gone").missing_since is not None
 
 
-def test_what_the_engine_has_listed_here_stays_as_it_is() -> None:
+def test_what_the_engine_has_listed_here_stays_as_it_is():
     """Production's own engine has the last word on what it can do."""
     make_workflow(make_source("orders"), upstream_id="1", tool_name="report", description="Of production.")
     staged = export_catalogue().replace("Of production.", "Of staging.")
@@ -339,12 +338,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_told_with_its_line_and_what_to_do(text: str) -> None:
+def test_a_mistake_is_told_with_its_line_and_what_to_do(text):
     make_workflow(make_source("orders"), upstream_id="1", tool_name="report")
     assert MISTAKES[text] in "\n".join(problems(text))
 
 
-def test_bombs_and_files_without_end_are_refused() -> None:
+def test_bombs_and_files_without_end_are_refused():
     """A few letters that stand for very much, and very many letters."""
     names = "abcdefgh"
     lines = ["a: &a [x,x,x,x,x,x,x,x,x]"]
@@ -364,7 +363,7 @@ def run(*args: str) -> tuple[str, int]:
     return out.getvalue(), 0
 
 
-def test_a_plan_counts_what_there_is_one_of(tmp_path: Path) -> None:
+def test_a_plan_counts_what_there_is_one_of(tmp_path):
     """B8: settings are one object, of which there is no number."""
     file = tmp_path / "catalogue.yaml"
     file.write_text(
@@ -377,7 +376,7 @@ def test_a_plan_counts_what_there_is_one_of(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "settings changed, 1 filter added, 2 toolsets added."
 
 
-def test_a_plan_exits_with_2_where_something_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_exits_with_2_where_something_differs(tmp_path, monkeypatch):
     """For CI: a step that fails when production is not what the repository says."""
     make_source("the-orders")
     file = tmp_path / "catalogue.yaml"
@@ -401,51 +400,30 @@ def test_a_plan_exits_with_2_where_something_differs(tmp_path: Path, monkeypatch
         run(str(tmp_path / "other.yaml"))
 
 
-def test_a_section_can_be_exported_alone(tmp_path: Path) -> None:
+def test_a_section_can_be_exported_alone(tmp_path):
     make_toolset("finance")
     out = StringIO()
     call_command("export_catalogue", "--section", "toolsets", "--section", "filters", stdout=out)
     assert [name for name in SECTIONS if f"\n{name}:" in out.getvalue()] == ["filters", "toolsets"]
 
 
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Begin them together, each on a connection of its own; what they return or raise."""
-    ready, outcomes = threading.Barrier(len(works)), [None] * len(works)
-
-    def carry_out(index: int, work: Callable[[], Any]) -> None:
-        ready.wait(10)
-        try:
-            outcomes[index] = work()
-        except Exception as error:  # noqa: BLE001
-            outcomes[index] = error
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=carry_out, args=item) for item in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return outcomes
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.databases("catalogue.imports.configuration")
-def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -> None:
+def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing():
     """They take turns, so that neither plans with what the other is about to change."""
     source = make_source("orders")
     for number in range(20):
         make_workflow(source, upstream_id=str(number), tool_name=f"old_{number}")
     text = export_catalogue().replace("tool_name: old_", "tool_name: new_")
     text = text.replace("toolsets: {}", "toolsets: {finance: {picked: [new_1]}}")
-    outcomes = at_once(*[lambda: len(load(text).changes)] * 3)
+    outcomes = together(*[lambda: len(load(text).changes)] * 3)
     assert sorted(outcomes) == [0, 0, 21]
     assert Toolset.objects.get().picked.get().tool_name == "new_1"
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.databases("catalogue.imports.configuration")
-def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any) -> None:
+def test_an_import_while_the_engine_is_listed_loses_neither(example_engine):
     """Reconciliation writes the engine's words, the import the curator's."""
     address, key = example_engine.base_url, example_engine.api_key
     source = make_source("example", base_url=address, api_key=key, change_policy="follow")
@@ -453,7 +431,7 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
     text = export_catalogue(["workflows"]).replace("enabled: false", "enabled: true\n      title: Ours")
     present = Workflow.objects.count()
     Workflow.objects.update(content_hash="x", description="Old.")
-    listed, imported = at_once(lambda: refresh_source(source), lambda: load(text))
+    listed, imported = together(partial(refresh_source, source), partial(load, text))
     assert (listed.outcome, listed.updated, len(imported.changes)) == ("succeeded", present, present)
     rows = Workflow.objects.values_list("enabled", "title_override", "description")
     assert {row[:2] for row in rows} == {(True, "Ours")}
@@ -462,24 +440,21 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.databases("catalogue.imports.configuration")
-def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
+def test_an_import_plans_with_what_somebody_else_was_about_to_change():
     """It waits for them before it looks, so that the name that they gave away is refused in words."""
     source = make_source("orders")
     for number in (1, 2):
         make_workflow(source, upstream_id=str(number), tool_name=f"tool_{number}")
     text = "{version: 1, workflows: {orders: {'2': {tool_name: taken}}}}"
-    outcomes: list[Any] = []
-    importing = threading.Thread(target=lambda: outcomes.extend(at_once(lambda: load(text))))
-    with transaction.atomic():
+    with ThreadPoolExecutor(1) as other, transaction.atomic():
         override_workflow(Workflow.objects.get(upstream_id="1"), tool_name="taken")
-        importing.start()
-        importing.join(0.2)
-    importing.join(60)
-    assert isinstance(outcomes[0], ImportRefused)
-    assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])
+        importing = other.submit(together, partial(load, text))
+        time.sleep(0.2)
+    with pytest.raises(ImportRefused, match="the tool name taken belongs to workflow 1 of orders"):
+        importing.result()
 
 
-def test_a_change_that_was_accepted_on_staging_is_accepted_in_production() -> None:
+def test_a_change_that_was_accepted_on_staging_is_accepted_in_production():
     """If it is what the engine here offers; anything else goes on waiting for a review."""
     source = make_source("orders", api_key="")
     for number in ("1", "2"):
@@ -509,7 +484,7 @@ def test_a_change_that_was_accepted_on_staging_is_accepted_in_production() -> No
 # Names that others had
 
 
-def test_a_name_that_still_runs_another_workflow_is_refused() -> None:
+def test_a_name_that_still_runs_another_workflow_is_refused():
     """Whether the file or the catalogue says so; one that the file gives away at the same time is free."""
     later = (timezone.now() + timedelta(days=1)).isoformat()
     source = make_source("orders")
@@ -525,9 +500,7 @@ def test_a_name_that_still_runs_another_workflow_is_refused() -> None:
 # Two commands on an empty product
 
 
-def test_an_import_that_lists_its_sources_first_needs_nothing_else(
-    tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_lists_its_sources_first_needs_nothing_else(tmp_path, engine, capsys, monkeypatch):
     """Also of a file without what engines say; and nothing is exposed before the file has said what is."""
     source = make_source("erp", base_url=engine.base_url, new_workflows="exposed")
     engine.workflows = definitions(3)
@@ -559,9 +532,7 @@ def test_an_import_that_lists_its_sources_first_needs_nothing_else(
     assert export_catalogue([name for name in SECTIONS if name != "listed"]) == before
 
 
-def test_an_engine_that_does_not_answer_does_not_keep_the_rest_from_being_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_that_does_not_answer_does_not_keep_the_rest_from_being_imported(tmp_path, capsys):
     """As far as the file says what it lists; what is refused after that says that the sources stay."""
     path = tmp_path / "catalogue.yaml"
     source = "{kind: simplified, config: {base_url: 'http://127.0.0.1:9'}}"
@@ -580,7 +551,7 @@ def test_an_engine_that_does_not_answer_does_not_keep_the_rest_from_being_import
 # Size
 
 
-def test_an_import_costs_queries_by_the_batch() -> None:
+def test_an_import_costs_queries_by_the_batch():
     """Not by the workflow: also where each changes in its own way, and is in the history."""
     counts = []
     for count in (20, 180):
@@ -601,7 +572,7 @@ def test_an_import_costs_queries_by_the_batch() -> None:
     assert counts[1] - counts[0] <= 8 and counts[1] < 30, counts
 
 
-def test_what_was_decided_on_prompts_and_resources_comes_back() -> None:
+def test_what_was_decided_on_prompts_and_resources_comes_back():
     library, notes = make_source("library"), make_source("notes", new_workflows="exposed")
     greet = make_feature(library, "greet", served_as="hello", title_override="Hello")
     rules = make_feature(library, "library://rules", kind="resource")
@@ -648,13 +619,13 @@ def test_what_was_decided_on_prompts_and_resources_comes_back() -> None:
         ("{library: {prompt: {other: {definition: {name: x}, served_as: greet}}}}", "already has this"),
     ],
 )
-def test_what_cannot_be_decided_on_a_prompt_is_refused_with_its_place(features: str, reason: str) -> None:
+def test_what_cannot_be_decided_on_a_prompt_is_refused_with_its_place(features, reason):
     make_feature(make_source("library"), "greet", enabled=False)
     (told_problem,) = problems(f"{{version: 1, features: {features}}}")
     assert "features.library" in told_problem and reason in told_problem
 
 
-def test_a_product_that_knows_no_server_gets_its_prompts_from_the_file() -> None:
+def test_a_product_that_knows_no_server_gets_its_prompts_from_the_file():
     """As it gets workflows from the section `listed`; the next listing compares them."""
     make_feature(make_source("library"), "greet", served_as="hello")
     make_feature(Source.objects.get(), "note://{id}", kind="template")
@@ -675,7 +646,7 @@ def test_a_product_that_knows_no_server_gets_its_prompts_from_the_file() -> None
         ("note://x", "has no variable"),
     ],
 )
-def test_a_template_that_no_server_could_have_is_refused(template: str, reason: str) -> None:
+def test_a_template_that_no_server_could_have_is_refused(template, reason):
     make_source("library")
     feature = f"{{'{template}': {{definition: {{name: x}}}}}}"
     (told_problem,) = problems(f"{{version: 1, features: {{library: {{template: {feature}}}}}}}")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import certifi
@@ -44,7 +43,7 @@ async def _nothing_open() -> AsyncIterator[None]:
     await close_connectors()
 
 
-async def test_all_users_of_a_source_share_one_connector(closed: list[SimplifiedConnector]) -> None:
+async def test_all_users_of_a_source_share_one_connector(closed):
     """B7"""
     async with connector_for(a_source()) as first, connector_for(a_source()) as second:
         assert first is second
@@ -53,9 +52,7 @@ async def test_all_users_of_a_source_share_one_connector(closed: list[Simplified
     assert closed == []
 
 
-async def test_a_renewed_ca_file_takes_effect_with_the_next_call(
-    tmp_path: Path, closed: list[SimplifiedConnector]
-) -> None:
+async def test_a_renewed_ca_file_takes_effect_with_the_next_call(tmp_path, closed):
     """A connector in use would otherwise refuse the engine's new certificate until a restart."""
     path = tmp_path / "authorities.pem"
     path.write_text(certifi.contents())
@@ -70,7 +67,7 @@ async def test_a_renewed_ca_file_takes_effect_with_the_next_call(
     await until(lambda: closed == [first], "the former one is closed")
 
 
-async def test_sources_do_not_share_even_with_equal_settings() -> None:
+async def test_sources_do_not_share_even_with_equal_settings():
     async with connector_for(a_source(1)) as first, connector_for(a_source(2)) as second:
         assert first is not second
 
@@ -80,9 +77,7 @@ async def test_sources_do_not_share_even_with_equal_settings() -> None:
     [{"config": {"base_url": NOWHERE, "min_poll_seconds": 9}}, {"encrypted_credentials": "key"}],
     ids=["settings", "credentials"],
 )
-async def test_changed_settings_get_a_new_connector_and_an_unused_old_one_is_closed(
-    closed: list[SimplifiedConnector], change: dict[str, Any]
-) -> None:
+async def test_changed_settings_get_a_new_connector_and_an_unused_old_one_is_closed(closed, change):
     """A4.4"""
     if "encrypted_credentials" in change:
         change = {"encrypted_credentials": encrypt_credentials({"api_key": "a-new-key"})}
@@ -93,7 +88,7 @@ async def test_changed_settings_get_a_new_connector_and_an_unused_old_one_is_clo
         assert new is not old and closed == [old]
 
 
-async def test_an_old_connector_is_closed_by_the_last_of_its_users(closed: list[SimplifiedConnector]) -> None:
+async def test_an_old_connector_is_closed_by_the_last_of_its_users(closed):
     """A4.4: a run that is being waited for goes on."""
     changed = a_source(config={"base_url": NOWHERE + "/new"})
     async with connector_for(a_source()) as old:
@@ -105,7 +100,7 @@ async def test_an_old_connector_is_closed_by_the_last_of_its_users(closed: list[
         assert still is new
 
 
-async def test_a_user_that_fails_or_is_cancelled_counts_as_done(closed: list[SimplifiedConnector]) -> None:
+async def test_a_user_that_fails_or_is_cancelled_counts_as_done(closed):
     using = asyncio.Event()
 
     async def wait_for_ever() -> None:
@@ -123,9 +118,7 @@ async def test_a_user_that_fails_or_is_cancelled_counts_as_done(closed: list[Sim
         assert len(closed) == 1
 
 
-async def test_settings_that_cannot_work_leave_the_working_connector_alone(
-    closed: list[SimplifiedConnector],
-) -> None:
+async def test_settings_that_cannot_work_leave_the_working_connector_alone(closed):
     """A4.4, B5"""
     async with connector_for(a_source()) as working:
         pass
@@ -138,7 +131,7 @@ async def test_settings_that_cannot_work_leave_the_working_connector_alone(
         assert again is working and closed == []
 
 
-async def test_each_event_loop_has_connectors_of_its_own() -> None:
+async def test_each_event_loop_has_connectors_of_its_own():
     """B7: a client's connections belong to the loop that opened them."""
 
     async def identity() -> int:
@@ -154,9 +147,7 @@ async def test_each_event_loop_has_connectors_of_its_own() -> None:
             assert still_ours is ours
 
 
-async def test_a_connector_that_nobody_uses_any_more_is_closed(
-    monkeypatch: pytest.MonkeyPatch, closed: list[SimplifiedConnector]
-) -> None:
+async def test_a_connector_that_nobody_uses_any_more_is_closed(monkeypatch, closed):
     """B7: its source may have been disabled or deleted, and its secrets need not stay in memory."""
     monkeypatch.setattr(connections, "UNUSED_SECONDS", 0.05)
     async with connector_for(a_source(1)) as used:
@@ -171,7 +162,7 @@ async def test_a_connector_that_nobody_uses_any_more_is_closed(
         assert another is not unused
 
 
-async def test_closing_closes_every_connector_of_the_loop(closed: list[SimplifiedConnector]) -> None:
+async def test_closing_closes_every_connector_of_the_loop(closed):
     for number in (1, 2, 3):
         async with connector_for(a_source(number)):
             pass
@@ -183,9 +174,7 @@ async def test_closing_closes_every_connector_of_the_loop(closed: list[Simplifie
     assert len(closed) == 3
 
 
-async def test_closing_waits_for_a_former_connector_that_is_being_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_closing_waits_for_a_former_connector_that_is_being_closed(monkeypatch):
     """Else the program that it started outlives a process that ends right after a change of settings."""
     begun, ended = asyncio.Event(), asyncio.Event()
 

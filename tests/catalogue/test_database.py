@@ -2,15 +2,12 @@
 
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from django.db import connection
 
-from tests.processes import ROOT
+from tests.processes import run_python
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -18,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_a_thread_that_ends_closes_its_connection() -> None:
+def test_a_thread_that_ends_closes_its_connection():
     """B7: the web process's threads come and go, and full collections of garbage are rare."""
     opened: list[sqlite3.Connection] = []
 
@@ -47,15 +44,8 @@ connected.wait()
 
 
 @pytest.mark.e2e
-def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path: Path) -> None:
+def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path):
     """B5: a worker printed a traceback at its end, because its heartbeat is such a thread."""
-    done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "-c", WAITING_THREAD],
-        cwd=ROOT,
-        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path), "DATABASE_URL": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environment = os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path), "DATABASE_URL": ""}
+    done = run_python(["manage.py", "shell", "-c", WAITING_THREAD], environment=environment)
     assert (done.returncode, done.stderr) == (0, "")

@@ -37,7 +37,7 @@ def word_for(schema: Any, **definitions: Any) -> str:
     return summarise_inputs(whole).removeprefix("it (").removesuffix(", optional)")
 
 
-def test_a_compact_entry_has_exactly_what_it_takes_to_choose() -> None:
+def test_a_compact_entry_has_exactly_what_it_takes_to_choose():
     """D1, D2"""
     assert summarise_workflow(unsaved()) == {
         "name": "close_books",
@@ -47,7 +47,7 @@ def test_a_compact_entry_has_exactly_what_it_takes_to_choose() -> None:
     }
 
 
-def test_a_standard_entry_has_the_whole_description_as_it_was_written() -> None:
+def test_a_standard_entry_has_the_whole_description_as_it_was_written():
     """D1"""
     long = "First paragraph.\n\n" + "More words. " * 40
 
@@ -57,7 +57,7 @@ def test_a_standard_entry_has_the_whole_description_as_it_was_written() -> None:
     assert standard.keys() == summarise_workflow(unsaved()).keys()
 
 
-def test_a_detailed_entry_has_every_input_and_output_instead_of_a_summary() -> None:
+def test_a_detailed_entry_has_every_input_and_output_instead_of_a_summary():
     """D1"""
     outputs = {"type": "object", "properties": {"total": {"type": "number", "description": "Sum."}}}
 
@@ -79,7 +79,7 @@ def test_a_detailed_entry_has_every_input_and_output_instead_of_a_summary() -> N
     }
 
 
-def test_a_detailed_entry_has_the_same_fields_where_nothing_is_known() -> None:
+def test_a_detailed_entry_has_the_same_fields_where_nothing_is_known():
     """D1"""
     bare = summarise_workflow(unsaved(input_schema={"type": "object"}, output_schema=None), Mode.DETAILED)
 
@@ -102,7 +102,7 @@ def test_a_detailed_entry_has_the_same_fields_where_nothing_is_known() -> None:
         ("", ""),
     ],
 )
-def test_a_description_is_cut_after_a_whole_word(text: str, short: str) -> None:
+def test_a_description_is_cut_after_a_whole_word(text, short):
     """D1"""
     assert shorten(text) == short
 
@@ -111,7 +111,7 @@ def test_a_description_is_cut_after_a_whole_word(text: str, short: str) -> None:
     "schema",
     [None, {}, True, {"type": "object"}, {"type": "object", "additionalProperties": True}],
 )
-def test_a_workflow_whose_engine_says_nothing_of_its_inputs_takes_any_object(schema: Any) -> None:
+def test_a_workflow_whose_engine_says_nothing_of_its_inputs_takes_any_object(schema):
     """A3.5, D2: which is not the same as none."""
     assert summarise_inputs(schema) == "any object"
 
@@ -124,12 +124,12 @@ def test_a_workflow_whose_engine_says_nothing_of_its_inputs_takes_any_object(sch
         {"type": "object", "additionalProperties": False},
     ],
 )
-def test_without_inputs_the_summary_says_so(schema: Any) -> None:
+def test_without_inputs_the_summary_says_so(schema):
     """D2"""
     assert summarise_inputs(schema) == "No inputs required"
 
 
-def test_inputs_are_summarised_in_alphabetical_order() -> None:
+def test_inputs_are_summarised_in_alphabetical_order():
     """D2"""
     schema = {
         "properties": {"b": {"type": "integer"}, "a": {"type": "string"}, "C": {"type": "boolean"}},
@@ -177,7 +177,7 @@ def test_inputs_are_summarised_in_alphabetical_order() -> None:
         ({"$ref": "#/$defs/a~1b"}, "integer"),
     ],
 )
-def test_every_schema_of_a_parameter_has_a_word(schema: Any, word: str) -> None:
+def test_every_schema_of_a_parameter_has_a_word(schema, word):
     """D2"""
     definitions = {
         "Color": {"enum": ["red", "blue"]},
@@ -188,7 +188,7 @@ def test_every_schema_of_a_parameter_has_a_word(schema: Any, word: str) -> None:
     assert word_for(schema, **definitions) == word
 
 
-def test_inputs_of_composed_schemas_are_found() -> None:
+def test_inputs_of_composed_schemas_are_found():
     """D2: a schema generated from classes refers to its parts, or has alternatives."""
     schema = {
         "type": "object",
@@ -212,12 +212,12 @@ def test_inputs_of_composed_schemas_are_found() -> None:
     )
 
 
-def test_an_input_that_is_required_without_being_described_is_told() -> None:
+def test_an_input_that_is_required_without_being_described_is_told():
     """D2"""
     assert summarise_inputs({"required": ["token"]}) == "token (any, required)"
 
 
-def test_what_a_parameter_refers_to_describes_it_unless_it_does_so_itself() -> None:
+def test_what_a_parameter_refers_to_describes_it_unless_it_does_so_itself():
     """D1"""
     schema = {
         "properties": {"a": {"$ref": "#/$defs/C"}, "b": {"$ref": "#/$defs/C", "description": "Own."}},
@@ -230,7 +230,7 @@ def test_what_a_parameter_refers_to_describes_it_unless_it_does_so_itself() -> N
     assert told["b"]["default"] == "red"
 
 
-def test_a_summary_stays_short_however_many_inputs_there_are() -> None:
+def test_a_summary_stays_short_however_many_inputs_there_are():
     """D2: a schema with hundreds of parameters must not fill the context of whoever lists workflows."""
     schema = {"properties": {f"p{number:03}" + "x" * 300: {"type": "string"} for number in range(300)}}
 
@@ -240,7 +240,7 @@ def test_a_summary_stays_short_however_many_inputs_there_are() -> None:
     assert len(summary) < 5_000
 
 
-def test_alternatives_within_alternatives_do_not_multiply() -> None:
+def test_alternatives_within_alternatives_do_not_multiply():
     """D6: this one has 5 ** 30 ways to be read."""
     definitions: dict[str, Any] = {"d30": {"type": "string"}}
     for level in range(30):
@@ -250,7 +250,7 @@ def test_alternatives_within_alternatives_do_not_multiply() -> None:
     assert summarise_inputs({"$ref": "#/$defs/d0", "$defs": definitions}) == "No inputs required"
 
 
-def test_everything_about_a_workflow_is_told(db: None) -> None:
+def test_everything_about_a_workflow_is_told(db):
     """D7"""
     workflow = make_workflow(
         make_source("erp"),
@@ -273,7 +273,7 @@ def test_everything_about_a_workflow_is_told(db: None) -> None:
     json.dumps(described)
 
 
-def test_a_workflow_without_a_timeout_of_its_own_tells_the_products(db: None, settings: Any) -> None:
+def test_a_workflow_without_a_timeout_of_its_own_tells_the_products(db, settings):
     """D7"""
     settings.CATALOGUE = settings.CATALOGUE | {"execution_timeout": 77}
 

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 from django.utils import timezone
-from pytest_django import Settings
 
 from catalogue.actions.workflows import override_workflow
 from catalogue.discovery import RefreshRefused, due_sources, refresh_source, sources_to_list_at_start
@@ -13,7 +12,7 @@ from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from executions.models import Execution
 from tests.catalogue.engine import Engine, definition, definitions
-from tests.factories import make_execution, make_source, make_workflow
+from tests.factories import make_execution, make_source
 
 pytestmark = pytest.mark.databases("catalogue.discovery", "catalogue.reconciliation")
 
@@ -25,9 +24,7 @@ def counts(run: DiscoveryRun) -> dict[str, int]:
     return {name: value for name in names if (value := getattr(run, name))}
 
 
-def test_every_workflow_of_the_first_listing_is_added_with_what_the_engine_says_of_it(
-    engine: Engine, source: Source
-) -> None:
+def test_every_workflow_of_the_first_listing_is_added_with_what_the_engine_says_of_it(engine, source):
     """A1.1, A1.2, A3.1"""
     engine.workflows = [
         definition(
@@ -54,7 +51,7 @@ def test_every_workflow_of_the_first_listing_is_added_with_what_the_engine_says_
     assert (first.tool_name, first.enabled, first.schema_problem) == ("report_1", False, "")
 
 
-def test_optional_metadata_that_is_missing_or_null_gets_its_defaults(engine: Engine, source: Source) -> None:
+def test_optional_metadata_that_is_missing_or_null_gets_its_defaults(engine, source):
     """A3.2, A3.3, A3.5, A6.1"""
     engine.workflows = [
         {"id": "a", "name": "bare", "description": "Nothing more."},
@@ -70,7 +67,7 @@ def test_optional_metadata_that_is_missing_or_null_gets_its_defaults(engine: Eng
         assert workflow.schema_problem == ""
 
 
-def test_a_second_listing_is_counted_by_what_it_changes(engine: Engine, source: Source) -> None:
+def test_a_second_listing_is_counted_by_what_it_changes(engine, source):
     """A4.3"""
     engine.workflows = definitions(4)
     refresh_source(source)
@@ -85,7 +82,7 @@ def test_a_second_listing_is_counted_by_what_it_changes(engine: Engine, source: 
     assert Workflow.objects.get(upstream_id="wf-2").description == "Better."
 
 
-def test_a_workflow_that_stays_missing_is_counted_once(engine: Engine, source: Source) -> None:
+def test_a_workflow_that_stays_missing_is_counted_once(engine, source):
     """A1.3"""
     engine.workflows = definitions(2)
     refresh_source(source)
@@ -99,9 +96,7 @@ def test_a_workflow_that_stays_missing_is_counted_once(engine: Engine, source: S
     assert Workflow.objects.get(upstream_id="wf-2").missing_since == since
 
 
-def test_a_workflow_that_disappears_is_hidden_while_its_row_and_history_stay(
-    engine: Engine, source: Source
-) -> None:
+def test_a_workflow_that_disappears_is_hidden_while_its_row_and_history_stay(engine, source):
     """A1.3"""
     source.new_workflows = Source.NewWorkflows.EXPOSED
     source.save()
@@ -116,7 +111,7 @@ def test_a_workflow_that_disappears_is_hidden_while_its_row_and_history_stay(
     assert Execution.objects.get(pk=execution).workflow == Workflow.objects.get(upstream_id="wf-1")
 
 
-def test_a_workflow_that_returns_keeps_what_its_curator_decided(engine: Engine, source: Source) -> None:
+def test_a_workflow_that_returns_keeps_what_its_curator_decided(engine, source):
     """A1.3, A6.4"""
     Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = definitions(2)
@@ -137,7 +132,7 @@ def test_a_workflow_that_returns_keeps_what_its_curator_decided(engine: Engine, 
     assert (workflow.name, workflow.shown_description) == ("renamed", "New words.")
 
 
-def test_curator_decisions_survive_a_change_upstream(engine: Engine, source: Source) -> None:
+def test_curator_decisions_survive_a_change_upstream(engine, source):
     """A3.1"""
     engine.workflows = definitions(1)
     refresh_source(source)
@@ -168,8 +163,8 @@ def test_curator_decisions_survive_a_change_upstream(engine: Engine, source: Sou
     ids=lambda change: next(iter(change)),
 )
 def test_the_revision_moves_with_each_field_that_changes_and_stays_for_an_unchanged_listing(
-    engine: Engine, source: Source, change: dict[str, object]
-) -> None:
+    engine, source, change
+):
     """A4.3: agents are told of a new list exactly when there is one."""
     engine.workflows = definitions(2)
     refresh_source(source)
@@ -183,7 +178,7 @@ def test_the_revision_moves_with_each_field_that_changes_and_stays_for_an_unchan
     assert Revision.current() == before + 1
 
 
-def test_the_order_in_which_an_engine_lists_is_no_change(engine: Engine, source: Source) -> None:
+def test_the_order_in_which_an_engine_lists_is_no_change(engine, source):
     engine.workflows = definitions(5)
     refresh_source(source)
     before = Revision.current()
@@ -193,9 +188,7 @@ def test_the_order_in_which_an_engine_lists_is_no_change(engine: Engine, source:
     assert Revision.current() == before
 
 
-def test_new_workflows_are_enabled_where_the_source_says_so_and_hidden_otherwise(
-    engine: Engine, db: None
-) -> None:
+def test_new_workflows_are_enabled_where_the_source_says_so_and_hidden_otherwise(engine, db):
     """A1.2: the default lets a curator look first."""
     engine.workflows = definitions(2)
     careful = make_source(base_url=engine.base_url)
@@ -208,7 +201,7 @@ def test_new_workflows_are_enabled_where_the_source_says_so_and_hidden_otherwise
     assert trusting.workflows.filter(enabled=True).count() == 2
 
 
-def test_sources_are_independent_of_each_other(engine: Engine, source: Source) -> None:
+def test_sources_are_independent_of_each_other(engine, source):
     """A6.4, B6: the same ids and names from another engine are other workflows."""
     with Engine() as second:
         other = make_source("crm", base_url=second.base_url)
@@ -232,8 +225,8 @@ def test_sources_are_independent_of_each_other(engine: Engine, source: Source) -
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 300), (60, 60), (0, None)])
 def test_the_next_listing_is_due_after_the_interval_of_the_source_or_of_the_product(
-    engine: Engine, source: Source, own: int | None, expected: int | None
-) -> None:
+    engine, source, own, expected
+):
     """A1.1, B4"""
     Source.objects.update(refresh_interval=own)
 
@@ -249,9 +242,7 @@ def test_the_next_listing_is_due_after_the_interval_of_the_source_or_of_the_prod
         assert due_sources() == [source.pk]
 
 
-def test_a_product_interval_of_zero_means_by_hand_unless_the_source_has_its_own(
-    engine: Engine, source: Source, settings: Settings
-) -> None:
+def test_a_product_interval_of_zero_means_by_hand_unless_the_source_has_its_own(engine, source, settings):
     """B4"""
     settings.CATALOGUE = settings.CATALOGUE | {"discovery_interval": 0}
     own = make_source(base_url=engine.base_url, refresh_interval=30)
@@ -265,9 +256,7 @@ def test_a_product_interval_of_zero_means_by_hand_unless_the_source_has_its_own(
     assert sources_to_list_at_start() == [own.pk]
 
 
-def test_discovery_switched_off_schedules_nothing_but_can_be_done_by_hand(
-    engine: Engine, source: Source, settings: Settings
-) -> None:
+def test_discovery_switched_off_schedules_nothing_but_can_be_done_by_hand(engine, source, settings):
     """A4.1"""
     settings.CATALOGUE = settings.CATALOGUE | {"discovery_enabled": False}
     engine.workflows = definitions(1)
@@ -276,7 +265,7 @@ def test_discovery_switched_off_schedules_nothing_but_can_be_done_by_hand(
     assert counts(refresh_source(source)) == {"added": 1}
 
 
-def test_a_source_that_is_switched_off_is_neither_due_nor_refreshed(engine: Engine, source: Source) -> None:
+def test_a_source_that_is_switched_off_is_neither_due_nor_refreshed(engine, source):
     """A4.1"""
     Source.objects.update(enabled=False)
 
@@ -286,16 +275,14 @@ def test_a_source_that_is_switched_off_is_neither_due_nor_refreshed(engine: Engi
     assert engine.asked == 0 and not DiscoveryRun.objects.exists()
 
 
-def test_a_source_that_was_deleted_is_refused_in_words(engine: Engine, source: Source) -> None:
+def test_a_source_that_was_deleted_is_refused_in_words(engine, source):
     Source.objects.all().delete()
 
     with pytest.raises(RefreshRefused, match="erp no longer exists"):
         refresh_source(source)
 
 
-def test_a_refresh_uses_the_settings_of_now_whatever_the_caller_had_read_before(
-    engine: Engine, source: Source
-) -> None:
+def test_a_refresh_uses_the_settings_of_now_whatever_the_caller_had_read_before(engine, source):
     """A4.4"""
     engine.workflows = definitions(1)
     stale = Source.objects.get()
@@ -305,19 +292,9 @@ def test_a_refresh_uses_the_settings_of_now_whatever_the_caller_had_read_before(
     assert counts(refresh_source(stale)) == {"added": 1}
 
 
-def test_runs_say_what_started_them(engine: Engine, source: Source) -> None:
+def test_runs_say_what_started_them(engine, source):
     """A5.3"""
     refresh_source(source, trigger=DiscoveryRun.Trigger.SCHEDULE)
     refresh_source(source)
 
     assert [run.trigger for run in source.discovery_runs.order_by("pk")] == ["schedule", "manual"]
-
-
-def test_a_workflow_of_one_source_never_takes_the_row_of_another(db: None, engine: Engine) -> None:
-    theirs = make_workflow(upstream_id="wf-1", name="report_1", tool_name="report_1", description="Theirs.")
-    engine.workflows = definitions(1)
-
-    refresh_source(make_source(base_url=engine.base_url))
-
-    theirs.refresh_from_db()
-    assert (theirs.tool_name, theirs.description) == ("report_1", "Theirs.")

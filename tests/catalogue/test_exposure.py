@@ -2,8 +2,6 @@
 
 import contextlib
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,19 +28,18 @@ from catalogue.exposure import (
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 from tests.thoroughness import THOROUGH
+from tests.threads import together
 
 pytestmark = pytest.mark.databases(
     "catalogue.exposure", "catalogue.models.history", "catalogue.actions.workflows"
 )
-
-Moved = Callable[[Callable[[], object]], int]
 
 
 def exposed() -> list[str]:
     return list(load_exposed_catalogue().workflows)
 
 
-def test_only_enabled_present_workflows_of_enabled_sources_are_exposed_in_a_stable_order(db: None) -> None:
+def test_only_enabled_present_workflows_of_enabled_sources_are_exposed_in_a_stable_order(db):
     """A4.1, A4.2, A1.3"""
     on, off = make_source(), make_source(enabled=False)
     for name in ("b", "a", "C"):
@@ -55,7 +52,7 @@ def test_only_enabled_present_workflows_of_enabled_sources_are_exposed_in_a_stab
     assert exposed() == exposed()
 
 
-def test_reading_the_catalogue_takes_a_few_queries_whatever_its_size(db: None) -> None:
+def test_reading_the_catalogue_takes_a_few_queries_whatever_its_size(db):
     """D6"""
     make_workflows(30)
     make_filter("*")
@@ -68,7 +65,7 @@ def test_reading_the_catalogue_takes_a_few_queries_whatever_its_size(db: None) -
 
 
 @pytest.mark.parametrize("passes", [True, False])
-def test_the_reason_given_for_a_workflow_agrees_with_what_is_exposed(db: None, passes: bool) -> None:
+def test_the_reason_given_for_a_workflow_agrees_with_what_is_exposed(db, passes):
     """A4.2"""
     make_filter("*x*", action="exclude")
     rows = [
@@ -94,7 +91,7 @@ def test_the_reason_given_for_a_workflow_agrees_with_what_is_exposed(db: None, p
     assert verdicts["a4"] == Visibility.SOURCE_OFF
 
 
-def test_a_preview_shows_what_saving_the_filters_would_do(db: None) -> None:
+def test_a_preview_shows_what_saving_the_filters_would_do(db):
     """A4.2"""
     for name in ("alpha", "beta", "gamma"):
         make_workflow(name=name)
@@ -112,7 +109,7 @@ def test_a_preview_shows_what_saving_the_filters_would_do(db: None) -> None:
 # --- remembered per process -----------------------------------------------------------------------------
 
 
-def test_the_remembered_catalogue_is_used_without_a_query_while_it_is_fresh(db: None) -> None:
+def test_the_remembered_catalogue_is_used_without_a_query_while_it_is_fresh(db):
     """D6"""
     make_workflow()
     first = current_catalogue()
@@ -122,9 +119,7 @@ def test_the_remembered_catalogue_is_used_without_a_query_while_it_is_fresh(db: 
     assert len(queries) == 0
 
 
-def test_after_half_a_second_one_query_confirms_that_nothing_changed(
-    db: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_half_a_second_one_query_confirms_that_nothing_changed(db, monkeypatch):
     """A4.4, D6"""
     monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
     make_workflow()
@@ -135,9 +130,7 @@ def test_after_half_a_second_one_query_confirms_that_nothing_changed(
     assert len(queries) == 1
 
 
-def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(
-    db: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(db, monkeypatch):
     """A4.4: and at once by whoever asks for confirmation."""
     assert exposure.MAX_AGE_SECONDS <= 1.0
     workflow = make_workflow()
@@ -151,40 +144,8 @@ def test_a_change_is_seen_once_the_remembered_catalogue_has_aged(
     assert list(current_catalogue().workflows) == [workflow.tool_name]
 
 
-@pytest.mark.e2e
 @pytest.mark.django_db(transaction=True)
-def test_a_change_made_by_another_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A4.4: the revision in the database is what processes have in common."""
-    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
-    make_workflow(make_source("erp"), name="report", enabled=False)
-    assert current_catalogue().workflows == {}
-
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, connection.vendor, str(connection.settings_dict["NAME"])],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert list(current_catalogue().workflows) == ["report"]
-
-
-OTHER_PROCESS = """
-import os, sys
-os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
-from django.conf import settings
-settings.DATABASES["default"]["NAME"] = sys.argv[2]
-import django
-django.setup()
-from django.core.management import call_command
-call_command("enable_workflows", "--source", "erp", "report")
-"""
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_change_that_was_not_committed_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_was_not_committed_is_not_remembered(monkeypatch):
     """A4.4: nor does its revision number come back for another content."""
     monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
     workflow = make_workflow()
@@ -203,9 +164,7 @@ def test_a_change_that_was_not_committed_is_not_remembered(monkeypatch: pytest.M
 
 
 @pytest.mark.django_db(transaction=True)
-def test_rows_that_change_while_the_catalogue_is_read_belong_to_a_later_revision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_change_while_the_catalogue_is_read_belong_to_a_later_revision(monkeypatch):
     """A4.4: otherwise the old rows would be kept under the new revision for ever."""
     monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 0.0)
     make_workflow(name="report")
@@ -256,9 +215,7 @@ def _updated_through_its_source(workflow: Workflow) -> None:
 @pytest.mark.parametrize(
     "write", [_saved, _updated, _updated_in_bulk, _upserted, _updated_through_its_source]
 )
-def test_however_a_row_is_written_the_change_is_seen_and_other_rows_are_not_read_again(
-    db: None, write: Callable[[Workflow], None]
-) -> None:
+def test_however_a_row_is_written_the_change_is_seen_and_other_rows_are_not_read_again(db, write):
     """A4.4: with twenty thousand workflows, reading all of them takes seconds."""
     changed = make_workflow(name="changed")
     make_workflow(name="other")
@@ -272,19 +229,7 @@ def test_however_a_row_is_written_the_change_is_seen_and_other_rows_are_not_read
     assert after["other"] is before["other"]
 
 
-def test_what_is_deleted_added_and_hidden_is_seen_among_rows_that_are_kept(db: None) -> None:
-    for name in ("deleted", "hidden", "kept"):
-        make_workflow(name=name)
-    confirmed_catalogue()
-
-    Workflow.objects.filter(name="deleted").delete()
-    make_workflow(name="added")
-    make_filter("hidden", action="exclude")
-
-    assert list(confirmed_catalogue().workflows) == ["added", "kept"]
-
-
-def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(db: None) -> None:
+def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(db):
     """A4.4"""
     source = make_source("engine", base_url="https://one.example")
     make_workflow(source, name="a")
@@ -302,7 +247,7 @@ def test_other_settings_of_a_source_are_seen_and_its_last_listing_costs_nothing(
 
 
 @pytest.mark.parametrize("seed", range(5 if THOROUGH else 2))
-def test_after_any_changes_the_catalogue_is_as_if_read_anew(db: None, seed: int) -> None:
+def test_after_any_changes_the_catalogue_is_as_if_read_anew(db, seed):
     """A4.2, A4.4: rows, filters, toolsets, rules and picks in any order."""
     drawn = random.Random(seed)
     sources = [make_source("one"), make_source("two")]
@@ -355,31 +300,24 @@ def _in_own_connection(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_threads_that_need_the_catalogue_at_once_read_it_once() -> None:
+def test_many_threads_that_need_the_catalogue_at_once_read_it_once():
     """D6, B7: a restart under load must not start with a stampede."""
     make_workflows(3)
-    together, seen, reads = threading.Barrier(6), [], []
 
-    def look() -> None:
+    def look() -> tuple[object, int]:
         connection.force_debug_cursor = True
-        together.wait()
-        seen.append(current_catalogue())
-        reads.extend(query["sql"] for query in connection.queries if "workflowfilter" in query["sql"])
+        catalogue = current_catalogue()
+        return catalogue, sum("workflowfilter" in query["sql"] for query in connection.queries)
 
-    threads = [threading.Thread(target=_in_own_connection, args=(look,)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len({id(catalogue) for catalogue in seen}) == 1 and len(seen) == 6
-    assert len(reads) == 1
+    seen, reads = zip(*together(*[look] * 6), strict=True)
+    assert len({id(catalogue) for catalogue in seen}) == 1
+    assert sum(reads) == 1
 
 
 # --- what moves the revision ----------------------------------------------------------------------------
 
 
-def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: Moved) -> None:
+def test_everything_a_curator_can_do_moves_the_revision(db, revision_of):
     """A4.4: agents' lists are kept by it, so a change that did not move it would not be seen."""
     source = make_source()
     workflow, other = make_workflows(2, source)
@@ -410,7 +348,7 @@ def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: M
     assert unmoved == []
 
 
-def test_every_change_of_a_toolset_moves_the_revision(db: None, revision_of: Moved) -> None:
+def test_every_change_of_a_toolset_moves_the_revision(db, revision_of):
     """A4.4: also of what was picked, from either side of the relation."""
     workflow, other = make_workflows(2)
     toolset = make_toolset(rules=["a", "b"])
@@ -435,7 +373,7 @@ def test_every_change_of_a_toolset_moves_the_revision(db: None, revision_of: Mov
     assert unmoved == []
 
 
-def test_toolsets_do_not_make_reading_the_catalogue_slower(db: None) -> None:
+def test_toolsets_do_not_make_reading_the_catalogue_slower(db):
     """D6: the same queries for one as for ten, however many rules and picks they have."""
     workflows = make_workflows(5)
     counts = []
@@ -449,14 +387,14 @@ def test_toolsets_do_not_make_reading_the_catalogue_slower(db: None) -> None:
     assert counts[0] == counts[1] == 8
 
 
-def test_switching_what_is_switched_already_does_not_move_it(db: None, revision_of: Moved) -> None:
+def test_switching_what_is_switched_already_does_not_move_it(db, revision_of):
     make_workflow()
 
     assert revision_of(lambda: enable_workflows(Workflow.objects.all())) == 0
     assert revision_of(lambda: switch_sources(Source.objects.all(), enabled=True)) == 0
 
 
-def test_the_first_change_of_a_new_database_counts(db: None) -> None:
+def test_the_first_change_of_a_new_database_counts(db):
     Revision.objects.all().delete()
     assert Revision.current() == 0
 
@@ -465,7 +403,7 @@ def test_the_first_change_of_a_new_database_counts(db: None) -> None:
     assert Revision.current() == 1
 
 
-def test_switching_works_on_sliced_ordered_and_joined_querysets(db: None) -> None:
+def test_switching_works_on_sliced_ordered_and_joined_querysets(db):
     """A4.2: lists in the admin are all of these."""
     source = make_source()
     make_workflows(4, source, enabled=False)
@@ -477,7 +415,7 @@ def test_switching_works_on_sliced_ordered_and_joined_querysets(db: None) -> Non
 
 
 @pytest.mark.parametrize("tags", ["finance", {"a": 1}, [1], 5, [None]])
-def test_tags_that_are_no_list_of_texts_are_refused(db: None, tags: object) -> None:
+def test_tags_that_are_no_list_of_texts_are_refused(db, tags):
     """B8: one wrong row would take every tool from every agent."""
     workflow = make_workflow()
 
@@ -487,6 +425,6 @@ def test_tags_that_are_no_list_of_texts_are_refused(db: None, tags: object) -> N
     assert set(refused.value.message_dict) == {"tags_override"}
 
 
-def test_a_curator_cannot_change_what_upstream_decides(db: None) -> None:
+def test_a_curator_cannot_change_what_upstream_decides(db):
     with pytest.raises(TypeError, match="These fields cannot be set here: input_schema, upstream_id"):
         override_workflow(make_workflow(), input_schema={}, upstream_id="x")

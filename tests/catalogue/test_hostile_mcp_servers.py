@@ -14,8 +14,8 @@ from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
 from catalogue.models import DiscoveryRun, Source
 from connectors.background import run_in_background_loop
-from tests.catalogue.engine import Engine, definitions
-from tests.catalogue.test_simultaneous_listings import Helper, helper
+from tests.catalogue.engine import definitions
+from tests.catalogue.test_simultaneous_listings import helper
 from tests.connectors.scripted import ScriptedEngine
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import GOOD_TOOL, hostile, server
@@ -101,9 +101,7 @@ def source_of(engine: ScriptedEngine, *, name: str = "hostile", **config: Any) -
         "our key in its words",
     ],
 )
-def test_a_listing_that_cannot_be_used_is_said_at_the_source_in_bounded_time_and_memory(
-    behave: Any, words: str
-) -> None:
+def test_a_listing_that_cannot_be_used_is_said_at_the_source_in_bounded_time_and_memory(behave, words):
     """A1.4, A5.1, B6, B10: whatever the server does, no longer than its timeout allows."""
     limit = TIMEOUT_SECONDS if "no response" in words else PATIENCE_SECONDS
     with hostile(behave) as engine:
@@ -132,7 +130,7 @@ BAD_TOOLS = {
 }
 
 
-def test_bad_tools_cost_nobody_but_themselves() -> None:
+def test_bad_tools_cost_nobody_but_themselves():
     """A5.3, B6, B8: each is skipped with its reason, and the good one is there."""
     behave = server(list=servers.lists(GOOD_TOOL, *(tool for tool, _ in BAD_TOOLS.values())))
     with hostile(behave) as engine:
@@ -147,7 +145,7 @@ def test_bad_tools_cost_nobody_but_themselves() -> None:
 
 
 @pytest.mark.parametrize(("levels", "streamed"), [(85, False), (1_000, False), (85, True), (1_000, True)])
-def test_a_tool_that_is_nested_too_deep_to_be_read_costs_itself_alone(levels: int, streamed: bool) -> None:
+def test_a_tool_that_is_nested_too_deep_to_be_read_costs_itself_alone(levels, streamed):
     """B6"""
     schema = '{"properties": {"a": ' * levels + "{}" + "}}" * levels
     deep = '{"name": "deep", "description": "Deep.", "inputSchema": ' + schema + "}"
@@ -175,7 +173,7 @@ def seconds_to_list(source: Source) -> float:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_while_some_hang_and_flood_the_others_are_listed_as_ever(engine: Engine, helper: Helper) -> None:
+def test_while_some_hang_and_flood_the_others_are_listed_as_ever(engine, helper):
     """B6: four servers that keep their listings waiting, each in its way, and one good engine."""
     engine.workflows = definitions(20)
     good = make_source("good", base_url=engine.base_url)

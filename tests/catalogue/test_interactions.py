@@ -13,7 +13,7 @@ def declared(name: str, schema: Any = None) -> Interaction:
     return Interaction(name=name, description=f"About {name}.", input_schema=schema)
 
 
-def test_what_is_declared_is_kept_with_a_schema_to_check_arguments_with() -> None:
+def test_what_is_declared_is_kept_with_a_schema_to_check_arguments_with():
     """E10."""
     kept, problems = read_interactions([declared("progress"), declared("note", TEXT)])
     assert kept == [
@@ -23,7 +23,7 @@ def test_what_is_declared_is_kept_with_a_schema_to_check_arguments_with() -> Non
     assert problems == []
 
 
-def test_a_broken_schema_costs_its_own_interaction_its_checks_and_nothing_else() -> None:
+def test_a_broken_schema_costs_its_own_interaction_its_checks_and_nothing_else():
     """A3.5, B6."""
     kept, problems = read_interactions(
         [declared("note", {"type": "nonsense"}), declared("list", {"type": "array"}), declared("progress")]
@@ -32,7 +32,7 @@ def test_a_broken_schema_costs_its_own_interaction_its_checks_and_nothing_else()
     assert len(problems) == 2 and problems[0].startswith("note: ") and problems[1].startswith("list: ")
 
 
-def test_a_schema_that_could_hang_us_leaves_its_interaction_out() -> None:
+def test_a_schema_that_could_hang_us_leaves_its_interaction_out():
     """B6: and an interaction that is declared twice is taken once, of too many the first."""
     elsewhere = {"type": "object", "$ref": "https://example.com/schema.json"}
     kept, problems = read_interactions([declared("far", elsewhere), declared("near"), declared("near", TEXT)])
@@ -42,7 +42,7 @@ def test_a_schema_that_could_hang_us_leaves_its_interaction_out() -> None:
     assert len(kept) == MAX_INTERACTIONS and len(problems) == 2
 
 
-def test_a_listing_keeps_its_workflow_and_says_what_was_left_out() -> None:
+def test_a_listing_keeps_its_workflow_and_says_what_was_left_out():
     """A5.3."""
     workflow = WorkflowDefinition(
         id="wf-1",
@@ -58,7 +58,7 @@ def test_a_listing_keeps_its_workflow_and_says_what_was_left_out() -> None:
     assert "progress is left out" in flagged["reason"] and "approve: " in flagged["reason"]
 
 
-def test_a_changed_query_is_a_changed_workflow() -> None:
+def test_a_changed_query_is_a_changed_workflow():
     """A5.2: agents are told what it is now."""
     hashes = set()
     for queries in ([], [declared("progress")], [declared("progress", TEXT)]):

@@ -2,37 +2,30 @@
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from catalogue.models import Source
 from tests.connectors.test_hostile_mcp_programs import MARK, left_of
-from tests.processes import ROOT, database_url
+from tests.processes import ROOT, database_url, run_python
 
 STUBBORN = "ignores SIGTERM and the end of its input"
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.e2e
-def test_nothing_of_a_stubborn_program_is_left_when_a_command_ends(tmp_path: Path) -> None:
+def test_nothing_of_a_stubborn_program_is_left_when_a_command_ends(tmp_path):
     """B6, B10: it was started for a listing, and would go on for an hour."""
     source = Source(name="stubborn", kind="mcp", config={"transport": "stdio", "command": "stubborn"})
     source.credentials = {}
     source.save()
     allowed = {"command": [sys.executable, "-m", MARK, STUBBORN, str(tmp_path)], "directory": str(ROOT)}
-    outcome = subprocess.run(
-        [sys.executable, "manage.py", "refresh_sources", "stubborn"],
-        cwd=ROOT,
-        env=os.environ
-        | {"DATABASE_URL": database_url(), "CATALOGUE_STDIO_COMMANDS": json.dumps({"stubborn": allowed})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environment = {
+        "DATABASE_URL": database_url(),
+        "CATALOGUE_STDIO_COMMANDS": json.dumps({"stubborn": allowed}),
+    }
+    outcome = run_python(["manage.py", "refresh_sources", "stubborn"], environment=os.environ | environment)
     assert outcome.returncode == 0, outcome.stderr
     assert source.workflows.count() == 1 and list(tmp_path.iterdir())
     assert not left_of(tmp_path)

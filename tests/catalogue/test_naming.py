@@ -9,9 +9,9 @@ from django.core.exceptions import ValidationError
 
 from catalogue.actions.workflows import override_workflow
 from catalogue.discovery import refresh_source
-from catalogue.models import Source, Workflow
+from catalogue.models import Workflow
 from catalogue.naming import MAX_LENGTH, RESERVED, make_tool_name
-from tests.catalogue.engine import Engine, definition, definitions
+from tests.catalogue.engine import definition, definitions
 from tests.factories import make_workflow
 
 FIT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -45,7 +45,7 @@ def test_a_name_that_is_taken_gets_the_sources_name_where_the_engine_has_no_othe
         ("n" * 255, "n" * MAX_LENGTH),
     ],
 )
-def test_names_keep_what_clients_accept(name: str, expected: str) -> None:
+def test_names_keep_what_clients_accept(name, expected):
     """B8"""
     assert name_of(name) == expected
 
@@ -61,14 +61,12 @@ def test_names_keep_what_clients_accept(name: str, expected: str) -> None:
         ("count", f"Words/{'n' * 57}/count", {"count"}, f"{'n' * 57}_count"),
     ],
 )
-def test_a_name_that_is_taken_gets_nothing_added_that_it_has_already(
-    name: str, upstream_id: str, taken: set[str], expected: str
-) -> None:
+def test_a_name_that_is_taken_gets_nothing_added_that_it_has_already(name, upstream_id, taken, expected):
     """A6.4."""
     assert name_of(name, upstream_id, taken) == expected
 
 
-def test_any_name_and_id_make_a_name_that_fits_and_that_nobody_has() -> None:
+def test_any_name_and_id_make_a_name_that_fits_and_that_nobody_has():
     """B8, A6.4"""
     rng = random.Random(6)
     alphabet = string.printable + "äßé日本語🚀\u202e\u0000"
@@ -82,19 +80,19 @@ def test_any_name_and_id_make_a_name_that_fits_and_that_nobody_has() -> None:
 
 
 @pytest.mark.parametrize("reserved", sorted(RESERVED))
-def test_a_workflow_named_like_a_built_in_tool_gets_its_id_added(reserved: str) -> None:
+def test_a_workflow_named_like_a_built_in_tool_gets_its_id_added(reserved):
     """A2.1, B8"""
     assert name_of(reserved) == f"{reserved}_id-1"
 
 
-def test_every_built_in_tool_is_reserved() -> None:
+def test_every_built_in_tool_is_reserved():
     """A2.1"""
     from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 
     assert set(BUILT_IN_TOOLS) <= RESERVED
 
 
-def test_the_part_of_a_long_id_that_tells_it_apart_stays() -> None:
+def test_the_part_of_a_long_id_that_tells_it_apart_stays():
     """A6.4: ids such as ARNs differ at their end."""
     prefix = "arn:aws:states:eu-west-1:123456789012:stateMachine:"
 
@@ -102,7 +100,7 @@ def test_the_part_of_a_long_id_that_tells_it_apart_stays() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_thousands_of_names_that_cannot_be_written_are_made_in_no_time() -> None:
+def test_thousands_of_names_that_cannot_be_written_are_made_in_no_time():
     """B8: counting up from one for each would take minutes, while nobody else can write."""
     taken: set[str] = set()
     for number in range(10_000):
@@ -112,9 +110,7 @@ def test_thousands_of_names_that_cannot_be_written_are_made_in_no_time() -> None
 
 
 @pytest.mark.databases("catalogue.naming")
-def test_two_workflows_of_one_name_both_stay_under_names_that_do_not_change(
-    engine: Engine, source: Source
-) -> None:
+def test_two_workflows_of_one_name_both_stay_under_names_that_do_not_change(engine, source):
     """A6.4: whatever the order in which the engine lists them later."""
     engine.workflows = [definition(1, name="report"), definition(2, name="report")]
     refresh_source(source)
@@ -132,7 +128,7 @@ def test_two_workflows_of_one_name_both_stay_under_names_that_do_not_change(
     assert dict(Workflow.objects.values_list("upstream_id", "tool_name")) == names
 
 
-def test_a_workflow_renamed_upstream_keeps_its_tool_name(engine: Engine, source: Source) -> None:
+def test_a_workflow_renamed_upstream_keeps_its_tool_name(engine, source):
     """A6.4: agents and their prompts know it."""
     engine.workflows = definitions(1)
     refresh_source(source)
@@ -144,7 +140,7 @@ def test_a_workflow_renamed_upstream_keeps_its_tool_name(engine: Engine, source:
 
 
 @pytest.mark.databases("catalogue.naming")
-def test_the_name_of_a_missing_workflow_is_not_given_to_another(engine: Engine, source: Source) -> None:
+def test_the_name_of_a_missing_workflow_is_not_given_to_another(engine, source):
     """A6.4: an agent that still knows the name must not run something else."""
     engine.workflows = [definition(1, name="report")]
     refresh_source(source)
@@ -155,9 +151,7 @@ def test_the_name_of_a_missing_workflow_is_not_given_to_another(engine: Engine, 
 
 
 @pytest.mark.parametrize("name", ["", "has space", "a" * 65, "schön", "a\n", *sorted(RESERVED)])
-def test_a_curator_cannot_give_a_tool_a_name_that_clients_refuse_or_that_is_built_in(
-    db: None, name: str
-) -> None:
+def test_a_curator_cannot_give_a_tool_a_name_that_clients_refuse_or_that_is_built_in(db, name):
     """B8, A2.1"""
     workflow = make_workflow()
 
@@ -170,7 +164,7 @@ def test_a_curator_cannot_give_a_tool_a_name_that_clients_refuse_or_that_is_buil
 
 
 @pytest.mark.databases("catalogue.naming")
-def test_a_curator_cannot_give_a_tool_the_name_of_another(db: None) -> None:
+def test_a_curator_cannot_give_a_tool_the_name_of_another(db):
     """A6.4"""
     taken = make_workflow().tool_name
 

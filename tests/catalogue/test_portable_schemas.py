@@ -74,7 +74,7 @@ def valid(schema: Schema, arguments: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_what_is_written_by_a_portable_schema_is_read_back_as_it_was_meant(name: str) -> None:
+def test_what_is_written_by_a_portable_schema_is_read_back_as_it_was_meant(name):
     portable = make_portable(serve_schema(check_input_schema(NASTY_SCHEMAS[name]).schema))
 
     for arguments in ARGUMENTS[name]:
@@ -84,7 +84,7 @@ def test_what_is_written_by_a_portable_schema_is_read_back_as_it_was_meant(name:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_what_is_written_by_the_engines_own_names_is_left_as_it_is(name: str) -> None:
+def test_what_is_written_by_the_engines_own_names_is_left_as_it_is(name):
     portable = make_portable(check_input_schema(NASTY_SCHEMAS[name]).schema)
 
     for arguments in ARGUMENTS[name]:
@@ -128,7 +128,7 @@ for _ in range(9):
     [DOUBLING, CHAIN, MANY_ALTERNATIVES, NESTED_ALTERNATIVES],
     ids=["doubling", "chain", "many alternatives", "nested alternatives"],
 )
-def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema: Schema) -> None:
+def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema):
     """B8"""
     checked = check_input_schema(schema)
     assert not checked.problem
@@ -159,11 +159,11 @@ def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema: Sch
         (NASTY_SCHEMAS["constraints"], "plain-name", []),
     ],
 )
-def test_curators_are_told_what_providers_refuse(schema: Schema, name: str, refused: list[str]) -> None:
+def test_curators_are_told_what_providers_refuse(schema, name, refused):
     assert find_refusals(name, check_input_schema(schema).schema, limit=limit_for_tools(None)) == refused
 
 
-def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name() -> None:
+def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name():
     keys = [
         "a-b",
         "a.b",
@@ -196,6 +196,6 @@ def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name() -> None:
     assert len(set(tools.values())) == 5 and all(len(alias) <= 30 for alias in tools.values())
 
 
-def test_an_alias_stays_as_it_is_when_other_names_come_and_go() -> None:
+def test_an_alias_stays_as_it_is_when_other_names_come_and_go():
     assert alias_tools(["a.b"], limit=30) == {"a.b": "a_b"}
     assert alias_tools(["a.b", "c.d", "e"], limit=30)["a.b"] == "a_b"

@@ -25,9 +25,7 @@ def listed(engine: Engine, source: Source, **fields: Any) -> tuple[Workflow, lis
 
 
 @pytest.mark.parametrize("place", ["object", "metadata"])
-def test_an_engines_hints_and_icons_are_taken_from_either_place(
-    engine: Engine, source: Source, place: str
-) -> None:
+def test_an_engines_hints_and_icons_are_taken_from_either_place(engine, source, place):
     """A3.1, A6.1: `metadata` is where an engine puts what the schema has no field for."""
     said = {
         "annotations": {"readOnlyHint": True, "openWorldHint": False, "title": "Report", "team": "blue"},
@@ -43,18 +41,14 @@ def test_an_engines_hints_and_icons_are_taken_from_either_place(
 
 @pytest.mark.parametrize("annotations", [None, [], "read-only", 7, {}, {"note": "x"}, {"readOnlyHint": None}])
 @pytest.mark.parametrize("icons", [None, {}, "truck", 7, []])
-def test_what_an_engine_calls_so_for_reasons_of_its_own_is_let_be(
-    engine: Engine, source: Source, annotations: Any, icons: Any
-) -> None:
+def test_what_an_engine_calls_so_for_reasons_of_its_own_is_let_be(engine, source, annotations, icons):
     """A6.1: metadata is free."""
     workflow, flagged = listed(engine, source, metadata={"annotations": annotations, "icons": icons})
     assert (workflow.hints, workflow.icons, flagged) == ({}, [], [])
 
 
 @pytest.mark.parametrize("value", ["true", 1, 0, [], {}])
-def test_a_hint_that_is_no_boolean_is_left_out_and_the_admin_told(
-    engine: Engine, source: Source, value: Any
-) -> None:
+def test_a_hint_that_is_no_boolean_is_left_out_and_the_admin_told(engine, source, value):
     """A5.3, A6.3: the others stay, and so does the workflow."""
     annotations = {"readOnlyHint": value, "idempotentHint": True}
     workflow, flagged = listed(engine, source, annotations=annotations)
@@ -82,9 +76,7 @@ def test_a_hint_that_is_no_boolean_is_left_out_and_the_admin_told(
         {"src": PNG + "A" * 20_000},
     ],
 )
-def test_an_icon_that_clients_should_not_get_is_left_out_and_the_admin_told(
-    engine: Engine, source: Source, icon: Any
-) -> None:
+def test_an_icon_that_clients_should_not_get_is_left_out_and_the_admin_told(engine, source, icon):
     """A5.3, B8: the others stay, and so does the workflow."""
     workflow, flagged = listed(engine, source, icons=[{"src": SECURE}, icon, {"src": PNG}])
     assert workflow.icons == [{"src": SECURE}, {"src": PNG}]
@@ -105,15 +97,13 @@ def test_an_icon_that_clients_should_not_get_is_left_out_and_the_admin_told(
         {"_meta": {"a": 1}},
     ],
 )
-def test_an_icon_keeps_only_what_mcp_knows_of_it(
-    engine: Engine, source: Source, more: dict[str, Any]
-) -> None:
+def test_an_icon_keeps_only_what_mcp_knows_of_it(engine, source, more):
     """B8: one member that no client could read must not cost the tool its place in the list."""
     workflow, _ = listed(engine, source, icons=[{"src": SECURE, **more}])
     assert workflow.icons == [{"src": SECURE}]
 
 
-def test_icons_are_bounded_in_number_and_in_size_together(engine: Engine, source: Source) -> None:
+def test_icons_are_bounded_in_number_and_in_size_together(engine, source):
     """B8: every list of tools carries them."""
     workflow, flagged = listed(engine, source, icons=[{"src": SECURE}] * 200)
     assert len(workflow.icons) == 8
@@ -124,7 +114,7 @@ def test_icons_are_bounded_in_number_and_in_size_together(engine: Engine, source
     assert "Icon 2 is left out: it is too large" in flagged[0]
 
 
-def test_everything_that_is_wrong_with_a_workflow_is_told_at_once(engine: Engine, source: Source) -> None:
+def test_everything_that_is_wrong_with_a_workflow_is_told_at_once(engine, source):
     """A5.3, A6.3"""
     _, flagged = listed(
         engine, source, inputSchema=5, annotations={"openWorldHint": "no"}, icons=[{"src": "x"}]
@@ -133,7 +123,7 @@ def test_everything_that_is_wrong_with_a_workflow_is_told_at_once(engine: Engine
     assert all(part in flagged[0] for part in ("not an object but int", "openWorldHint", "Icon 1"))
 
 
-def test_a_changed_hint_or_icon_is_a_change_of_the_workflow(engine: Engine, source: Source) -> None:
+def test_a_changed_hint_or_icon_is_a_change_of_the_workflow(engine, source):
     """A4.3: and what was taken away is gone."""
     said: list[dict[str, Any]] = [
         {},
@@ -151,9 +141,7 @@ def test_a_changed_hint_or_icon_is_a_change_of_the_workflow(engine: Engine, sour
     assert len(set(hashes)) == 4 and hashes[0] == hashes[-1]
 
 
-def test_workflows_without_them_keep_the_hash_that_earlier_releases_gave_them(
-    engine: Engine, source: Source
-) -> None:
+def test_workflows_without_them_keep_the_hash_that_earlier_releases_gave_them(engine, source):
     """A6.4: an update of the product does not make every workflow look changed."""
     workflow, _ = listed(engine, source, metadata={"team": "blue"}, tags=["a"])
     hashed = (

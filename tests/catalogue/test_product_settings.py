@@ -19,7 +19,7 @@ from catalogue.imports.pipeline import ImportRefused
 from catalogue.models import HistoryEntry, ProductSettings, Source
 from catalogue.product_settings import MAX_AGE_SECONDS, keep_settings, live_settings
 from executions.models import Retention
-from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.api.clients import administrator, problem_paths, staff_session
 from tests.factories import make_source, make_workflow
 
 pytestmark = [
@@ -38,7 +38,7 @@ def told(name: str) -> dict[str, Any]:
     return dict(shown[name])
 
 
-def test_a_change_takes_effect_without_a_restart_and_can_be_taken_back(settings: Any) -> None:
+def test_a_change_takes_effect_without_a_restart_and_can_be_taken_back(settings):
     """A4.1, A4.4"""
     source = make_source(next_refresh_at=timezone.now())
     workflow = make_workflow(source)
@@ -61,7 +61,7 @@ def test_a_change_takes_effect_without_a_restart_and_can_be_taken_back(settings:
     assert told("execution_timeout")["origin"] == "default"
 
 
-def test_the_documents_live_settings_can_be_changed() -> None:
+def test_the_documents_live_settings_can_be_changed():
     """A4.4: discovery on and off, its interval, timeouts, limits, retries."""
     assert live_settings().keys() >= {
         "discovery_enabled",
@@ -75,7 +75,7 @@ def test_the_documents_live_settings_can_be_changed() -> None:
     }
 
 
-def test_a_new_interval_plans_the_listings_of_sources_without_one_of_their_own() -> None:
+def test_a_new_interval_plans_the_listings_of_sources_without_one_of_their_own():
     """A1.1, A4.4: one that was to be listed in a week does not wait that long."""
     week = timezone.now() + timedelta(days=7)
     following, own = make_source("following"), make_source("own", refresh_interval=604_800)
@@ -107,7 +107,7 @@ def test_a_new_interval_plans_the_listings_of_sources_without_one_of_their_own()
         ("secret_key", "x"),
     ],
 )
-def test_what_cannot_be_set_is_refused_at_its_place_and_changes_nothing(name: str, value: Any) -> None:
+def test_what_cannot_be_set_is_refused_at_its_place_and_changes_nothing(name, value):
     """A4.4, B4"""
     response = change(**{"retry_attempts": 1, name: value})
 
@@ -116,9 +116,7 @@ def test_what_cannot_be_set_is_refused_at_its_place_and_changes_nothing(name: st
     assert told("retry_attempts")["origin"] == "default"
 
 
-def test_another_process_notices_within_seconds_and_asks_no_more_than_once_in_that_time(
-    settings: Any,
-) -> None:
+def test_another_process_notices_within_seconds_and_asks_no_more_than_once_in_that_time(settings):
     """A4.4: the row is changed as another process would."""
     ProductSettings.objects.create(overrides={"execution_timeout": 11, "gone": 1, "inline_wait": -4})
     keep_settings({}, seconds=-MAX_AGE_SECONDS)
@@ -131,16 +129,14 @@ def test_another_process_notices_within_seconds_and_asks_no_more_than_once_in_th
     assert settings.CATALOGUE.inline_wait == 50
 
 
-async def test_on_an_event_loop_what_was_read_last_holds(settings: Any) -> None:
+async def test_on_an_event_loop_what_was_read_last_holds(settings):
     """A4.4: no call waits there for the database."""
     keep_settings({"execution_timeout": 12}, seconds=-10 * MAX_AGE_SECONDS)
 
     assert settings.CATALOGUE.execution_timeout == 12
 
 
-def test_a_database_that_is_away_leaves_what_was_read_last(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_is_away_leaves_what_was_read_last(settings, monkeypatch):
     keep_settings({"execution_timeout": 13}, seconds=-10 * MAX_AGE_SECONDS)
     ProductSettings.objects.first()  # Django keeps the columns of the first query, with their table's name
     monkeypatch.setattr(ProductSettings._meta, "db_table", "no_such_table")
@@ -148,7 +144,7 @@ def test_a_database_that_is_away_leaves_what_was_read_last(
     assert settings.CATALOGUE.execution_timeout == 13
 
 
-def test_the_environment_gives_the_defaults(settings: Any) -> None:
+def test_the_environment_gives_the_defaults(settings):
     settings.CATALOGUE = settings.CATALOGUE | {"execution_timeout": 20}
     given = settings.LIVE_SETTINGS["execution_timeout"] | {"is_given": True}
     settings.LIVE_SETTINGS = settings.LIVE_SETTINGS | {"execution_timeout": given}
@@ -160,7 +156,7 @@ def test_the_environment_gives_the_defaults(settings: Any) -> None:
     assert told("execution_timeout")["default"] == 20
 
 
-def test_who_changed_what_is_logged() -> None:
+def test_who_changed_what_is_logged():
     lines: list[str] = []
     sink = logger.add(lambda line: lines.append(str(line)), level="INFO", format="{message} {extra}")
     client = administrator()
@@ -173,19 +169,10 @@ def test_who_changed_what_is_logged() -> None:
     assert ProductSettings.objects.get().changed_by == f"token {client.token.name}"
 
 
-def test_who_may_read_and_change_them() -> None:
-    """A token of an administrator, and staff by permission."""
-    assert agent().get(URL).status_code == agent().patch(URL, {}).status_code == 403
-    assert staff_session().get(URL).status_code == 403
-    reader = staff_session("view_productsettings")
-    assert (reader.get(URL).status_code, reader.patch(URL, {}).status_code) == (200, 403)
-    assert staff_session("change_productsettings").patch(URL, {"retry_attempts": 0}).status_code == 200
-
-
 # Retention
 
 
-def test_an_administrator_reads_and_changes_how_long_data_is_kept() -> None:
+def test_an_administrator_reads_and_changes_how_long_data_is_kept():
     """E6, B7: only what is named changes, and the history says by whom."""
     client = administrator()
     assert client.get(URL).json()["retention"]["keep_records_days"] == 90
@@ -204,9 +191,7 @@ def test_an_administrator_reads_and_changes_how_long_data_is_kept() -> None:
     ("keep_records_days", -1), ("keep_events_days", 36_501), ("keep_payloads_days", "long"),
     ("keep_it_days", 1),
 ])  # fmt: skip
-def test_a_retention_that_cannot_be_is_refused_at_its_place_and_changes_nothing(
-    name: str, value: Any
-) -> None:
+def test_a_retention_that_cannot_be_is_refused_at_its_place_and_changes_nothing(name, value):
     """E6, B4: not even the settings beside it."""
     response = administrator().patch(
         URL, {"retry_attempts": 1, "retention": {"keep_statistics_days": 1, name: value}}
@@ -216,7 +201,7 @@ def test_a_retention_that_cannot_be_is_refused_at_its_place_and_changes_nothing(
     assert not Retention.objects.exists() and told("retry_attempts")["origin"] == "default"
 
 
-def test_staff_need_a_permission_of_their_own_for_the_retention() -> None:
+def test_staff_need_a_permission_of_their_own_for_the_retention():
     """E6"""
     client = staff_session("view_productsettings", "change_productsettings")
 
@@ -226,7 +211,7 @@ def test_staff_need_a_permission_of_their_own_for_the_retention() -> None:
     assert not Retention.objects.exists()
 
 
-def test_the_configuration_file_has_the_retention() -> None:
+def test_the_configuration_file_has_the_retention():
     """E6: what differs from the defaults; a file that has the section describes all of it."""
     Retention.objects.create(keep_records_days=None, keep_events_days=7)
     exported = export_catalogue(["retention"])
@@ -242,7 +227,7 @@ def test_the_configuration_file_has_the_retention() -> None:
 
 
 @pytest.mark.parametrize("line", ["keep_records_days: soon", "keep_records_days: -1", "keep_it_days: 1"])
-def test_a_retention_that_cannot_be_is_refused_with_its_line(line: str) -> None:
+def test_a_retention_that_cannot_be_is_refused_with_its_line(line):
     """E6"""
     with pytest.raises(ImportRefused) as refused:
         import_catalogue(request_of(f"version: 1\nretention:\n  {line}\n"))

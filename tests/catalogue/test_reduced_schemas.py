@@ -127,7 +127,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_agents_read_of_a_large_schema_fits_is_valid_and_the_same_each_time(name: str) -> None:
+def test_what_agents_read_of_a_large_schema_fits_is_valid_and_the_same_each_time(name):
     schema = LARGE[name]
     assert not check_input_schema(schema).problem and len(written(schema)) > MAX_SERVED
     served = serve_reduced(schema)
@@ -165,7 +165,6 @@ def nested_in(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 
 
 SCHEMAS = st.recursive(SCALARS, nested_in, max_leaves=12)
-MEMBERS = st.sampled_from((*NAMES, "d"))
 VALUES = st.recursive(
     st.sampled_from(["x", "xy", 0, 1, None]),
     lambda inner: (
@@ -215,9 +214,7 @@ QUERY = {"index": "logs", "query": {"kind_7": {"boost": 2, "inner": {"kind_8": {
         ({"kind_x": {}}, ("/query/kind_x", "no such argument")),
     ],
 )
-def test_arguments_are_checked_with_the_whole_schema_and_each_problem_is_named(
-    query: Any, problem: tuple[str, str] | None
-) -> None:
+def test_arguments_are_checked_with_the_whole_schema_and_each_problem_is_named(query, problem):
     """A2.5: also where the schema is so recursive that the worst of arguments could not be reported."""
     schema = LARGE["recursive"]
     assert accepts(serve_reduced(schema), QUERY | {"query": query}) is True
@@ -225,13 +222,13 @@ def test_arguments_are_checked_with_the_whole_schema_and_each_problem_is_named(
     assert [(one.path, one.message) for one in problems] == ([problem] if problem else [])
 
 
-def test_a_schema_that_is_not_too_large_is_served_as_it_is() -> None:
+def test_a_schema_that_is_not_too_large_is_served_as_it_is():
     for fields in (1, 20, 60):
         schema = described(fields) | {"$defs": {"unused": {}}}
         assert len(written(schema)) < MAX_SERVED and serve_reduced(schema) == serve_schema(schema)
 
 
-def test_texts_of_inner_parts_go_first_and_those_of_arguments_stay() -> None:
+def test_texts_of_inner_parts_go_first_and_those_of_arguments_stay():
     served = serve_reduced(LARGE["described"])
     order = served["properties"]["order"]
     assert order["description"] == "What to order."
@@ -239,7 +236,7 @@ def test_texts_of_inner_parts_go_first_and_those_of_arguments_stay() -> None:
     assert "Defs" not in served and not HINT.search(written(served))
 
 
-def test_equal_parts_are_named_once() -> None:
+def test_equal_parts_are_named_once():
     served = serve_reduced(LARGE["repeated"])
     references = {written(one) for one in served["properties"].values()}
     assert len(references) == 1 and len(served["$defs"]) == 1
@@ -248,7 +245,7 @@ def test_equal_parts_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_each_closed_part_is_opened_as_the_whole_schema_has_it(name: str) -> None:
+def test_each_closed_part_is_opened_as_the_whole_schema_has_it(name):
     schema = LARGE[name]
     waiting, seen = set(HINT.findall(written(serve_reduced(schema)))), set[str]()
     while waiting and len(seen) < 30:
@@ -262,7 +259,7 @@ def test_each_closed_part_is_opened_as_the_whole_schema_has_it(name: str) -> Non
         waiting -= seen
 
 
-def test_a_part_that_fits_is_opened_with_its_texts_and_with_what_it_refers_to() -> None:
+def test_a_part_that_fits_is_opened_with_its_texts_and_with_what_it_refers_to():
     schema = LARGE["described"] | {
         "$defs": {"Address": ADDRESS, "Person": {"items": {"$ref": "#/$defs/Address"}}}
     }
@@ -283,13 +280,13 @@ def test_a_part_that_fits_is_opened_with_its_texts_and_with_what_it_refers_to() 
         ("/$defs/Address/type/x", "/$defs/Address/type has no parts"),
     ],
 )
-def test_a_wrong_part_is_answered_with_what_there_is(part: str, problem: str) -> None:
+def test_a_wrong_part_is_answered_with_what_there_is(part, problem):
     with pytest.raises(UnknownPart) as refused:
         open_part(LARGE["described"] | {"$defs": {"Address": ADDRESS}}, part)
     assert problem in str(refused.value)
 
 
-def test_an_old_dialect_and_places_with_names_of_their_own_are_reduced_too() -> None:
+def test_an_old_dialect_and_places_with_names_of_their_own_are_reduced_too():
     long = {
         "type": "object",
         "properties": {f"p{number}": {"type": "string", "title": "t" * 300} for number in range(90)},
@@ -315,7 +312,7 @@ def test_an_old_dialect_and_places_with_names_of_their_own_are_reduced_too() -> 
             assert accepts(served, value) or not accepts(schema, value)
 
 
-def test_what_clients_write_out_stays_bounded_in_a_reduced_schema() -> None:
+def test_what_clients_write_out_stays_bounded_in_a_reduced_schema():
     """B8: 2 to the power of 60 places for those that replace each reference by its target."""
     both = {
         f"d{n}": {"properties": {"a": {"$ref": f"#/$defs/d{n - 1}"}, "b": {"$ref": f"#/$defs/d{n - 1}"}}}
@@ -328,7 +325,7 @@ def test_what_clients_write_out_stays_bounded_in_a_reduced_schema() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_no_schema_keeps_the_reduction_busy_or_does_not_fit() -> None:
+def test_no_schema_keeps_the_reduction_busy_or_does_not_fit():
     """B8"""
     big = {"type": "object", "properties": {f"p{number}": {"pattern": "x" * 200} for number in range(2_500)}}
     names = [f"argument {number:05}" for number in range(1_500)]

@@ -77,9 +77,7 @@ def description_of(workflow: Workflow) -> str:
 # What is held, and what is not
 
 
-def test_a_changed_description_is_held_and_agents_see_the_accepted_one(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_changed_description_is_held_and_agents_see_the_accepted_one(engine, source, served):
     """A5.2, A4.3"""
     before = Revision.current()
     run = change(engine, source, description=POISON, inputSchema=WITH_PASSWORD)
@@ -99,8 +97,8 @@ def test_a_changed_description_is_held_and_agents_see_the_accepted_one(
     [(Policy.FOLLOW, True, True), (Policy.CAREFUL, False, True), (Policy.HOLD, False, False)],
 )
 def test_the_policy_of_the_source_decides_what_is_served(
-    engine: Engine, source: Source, served: Workflow, policy: str, *, poisoned: bool, released: bool
-) -> None:
+    engine, source, served, policy, *, poisoned, released
+):
     """A4.3, A5.2"""
     Source.objects.update(change_policy=policy)
     change(engine, source, version="1.1.0")
@@ -110,9 +108,7 @@ def test_the_policy_of_the_source_decides_what_is_served(
     assert len(awaiting()) == (not poisoned)
 
 
-def test_what_nobody_enabled_follows_its_engine_unless_everything_is_held(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_what_nobody_enabled_follows_its_engine_unless_everything_is_held(engine, source, served):
     """A4.3"""
     disable_workflows(Workflow.objects.all())
     assert change(engine, source, description=POISON).updated == 1
@@ -120,9 +116,7 @@ def test_what_nobody_enabled_follows_its_engine_unless_everything_is_held(
     assert change(engine, source, description="Another.").held == 1
 
 
-def test_what_the_engine_takes_back_is_nothing_to_review(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_what_the_engine_takes_back_is_nothing_to_review(engine, source, served):
     change(engine, source, description=POISON)
     offers = awaiting()
     change(engine, source)
@@ -130,9 +124,7 @@ def test_what_the_engine_takes_back_is_nothing_to_review(
     assert accept_offers(offers, by=BY) == Decided(nothing_held=["report_1"])
 
 
-def test_a_workflow_that_comes_back_as_another_is_shown_as_it_was_accepted(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_workflow_that_comes_back_as_another_is_shown_as_it_was_accepted(engine, source, served):
     """A1.3, A5.2: going away for a moment is no way round the review."""
     engine.workflows = [definition(2)]
     refresh_source(source)
@@ -142,9 +134,7 @@ def test_a_workflow_that_comes_back_as_another_is_shown_as_it_was_accepted(
     assert description_of(served) == "Makes report 1." and awaiting().keys() == {served.pk}
 
 
-def test_a_source_that_follows_again_takes_what_was_held(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_source_that_follows_again_takes_what_was_held(engine, source, served):
     """A4.3"""
     change(engine, source, description="Better words.")
     Source.objects.update(change_policy=Policy.FOLLOW)
@@ -155,9 +145,7 @@ def test_a_source_that_follows_again_takes_what_was_held(
 # Deciding
 
 
-def test_accepting_serves_what_is_offered_and_leaves_the_curators_words_alone(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_accepting_serves_what_is_offered_and_leaves_the_curators_words_alone(engine, source, served):
     """A4.3, A5.2, B8"""
     change(engine, source, description="Better words.", inputSchema=WITH_PASSWORD, version="2")
     override_workflow(served, tool_name="monthly", title_override="Monthly")
@@ -172,9 +160,7 @@ def test_accepting_serves_what_is_offered_and_leaves_the_curators_words_alone(
     assert refresh_source(source).unchanged == 2
 
 
-def test_what_is_turned_down_is_not_asked_again_until_it_is_another_offer(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_what_is_turned_down_is_not_asked_again_until_it_is_another_offer(engine, source, served):
     change(engine, source, description="Better words.")
     before = Revision.current()
     assert keep_accepted(awaiting(), by=BY).done == ["report_1"]
@@ -192,9 +178,7 @@ def test_what_is_turned_down_is_not_asked_again_until_it_is_another_offer(
 
 
 @pytest.mark.parametrize("decide", [accept_offers, keep_accepted])
-def test_a_decision_on_what_is_offered_no_more_is_refused(
-    engine: Engine, source: Source, served: Workflow, decide: Any
-) -> None:
+def test_a_decision_on_what_is_offered_no_more_is_refused(engine, source, served, decide):
     """A5.2: the curator looked at harmless words."""
     change(engine, source, description="Better words.")
     seen = awaiting()
@@ -205,9 +189,7 @@ def test_a_decision_on_what_is_offered_no_more_is_refused(
     assert awaiting().keys() == {served.pk}
 
 
-def test_the_second_of_two_curators_is_told_that_nothing_is_held(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_the_second_of_two_curators_is_told_that_nothing_is_held(engine, source, served):
     change(engine, source, description="Better words.")
     seen = awaiting()
     accept_offers(seen, by=BY)
@@ -217,9 +199,7 @@ def test_the_second_of_two_curators_is_told_that_nothing_is_held(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("then", ["Better words.", POISON], ids=["the same", "yet another"])
-def test_a_listing_under_way_while_its_change_is_accepted_undoes_nothing(
-    engine: Engine, source: Source, served: Workflow, then: str
-) -> None:
+def test_a_listing_under_way_while_its_change_is_accepted_undoes_nothing(engine, source, served, then):
     """A5.2"""
     change(engine, source, description="Better words.")
     engine.workflows = [definition(1, description=then), definition(2)]
@@ -243,7 +223,7 @@ def refresh_and_close(source: Source) -> DiscoveryRun:
 # New workflows
 
 
-def test_new_workflows_can_be_held_and_are_enabled_by_accepting_them(engine: Engine, source: Source) -> None:
+def test_new_workflows_can_be_held_and_are_enabled_by_accepting_them(engine, source):
     """A1.2"""
     Source.objects.update(new_workflows=Source.NewWorkflows.HELD)
     engine.workflows = definitions(3)
@@ -263,7 +243,7 @@ def test_new_workflows_can_be_held_and_are_enabled_by_accepting_them(engine: Eng
     assert not awaiting()
 
 
-def test_what_has_no_description_is_not_exposed_by_itself(engine: Engine, source: Source) -> None:
+def test_what_has_no_description_is_not_exposed_by_itself(engine, source):
     """A5.3: agents choose by it, so that a curator has to write one."""
     Source.objects.update(new_workflows=Source.NewWorkflows.EXPOSED)
     engine.workflows = [definition(1), definition(2, description="")]
@@ -291,9 +271,7 @@ def test_what_has_no_description_is_not_exposed_by_itself(engine: Engine, source
         (20, 16, 0, False),
     ],
 )
-def test_a_listing_that_loses_too_much_is_not_taken_over(
-    engine: Engine, source: Source, present: int, left: int, share: int, *, held: bool
-) -> None:
+def test_a_listing_that_loses_too_much_is_not_taken_over(engine, source, present, left, share, *, held):
     """A1.3, A1.4: empty, or at least five that are more than the share."""
     Source.objects.update(vanishing_share_percent=share)
     engine.workflows = definitions(present)
@@ -305,9 +283,7 @@ def test_a_listing_that_loses_too_much_is_not_taken_over(
     assert [named["id"] for named in run.changes["missing"]][:1] == [f"wf-{left + 1}"]
 
 
-def test_a_held_listing_says_so_everywhere_and_recovers_by_itself(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_held_listing_says_so_everywhere_and_recovers_by_itself(engine, source, served):
     """A1.4, A5.1"""
     engine.workflows = []
     before = Revision.current()
@@ -328,9 +304,7 @@ def test_a_held_listing_says_so_everywhere_and_recovers_by_itself(
     assert source.workflows.present().count() == 2
 
 
-def test_a_held_listing_is_taken_over_once_somebody_confirms_it(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_held_listing_is_taken_over_once_somebody_confirms_it(engine, source, served):
     """A1.3, A4.3, B8"""
     engine.workflows = []
     held, later = refresh_source(source), refresh_source(source)
@@ -347,7 +321,7 @@ def test_a_held_listing_is_taken_over_once_somebody_confirms_it(
     assert refresh_source(source).outcome == Outcome.HELD, "it was confirmed for that time only"
 
 
-def test_what_was_confirmed_is_what_was_seen(engine: Engine, source: Source) -> None:
+def test_what_was_confirmed_is_what_was_seen(engine, source):
     """A1.4: the engine loses more between the look and the confirmation."""
     engine.workflows = definitions(20)
     refresh_source(source)
@@ -360,9 +334,7 @@ def test_what_was_confirmed_is_what_was_seen(engine: Engine, source: Source) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_listing_under_way_is_taken_over_if_it_is_confirmed_meanwhile(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_listing_under_way_is_taken_over_if_it_is_confirmed_meanwhile(engine, source, served):
     """A1.3"""
     engine.workflows = []
     held = refresh_source(source)
@@ -378,7 +350,7 @@ def test_a_listing_under_way_is_taken_over_if_it_is_confirmed_meanwhile(
 # Size
 
 
-def test_a_thousand_changes_cost_queries_by_the_batch(engine: Engine, source: Source) -> None:
+def test_a_thousand_changes_cost_queries_by_the_batch(engine, source):
     """A1.1: and unchanged workflows are not read beyond their hashes."""
     engine.workflows = definitions(600)
     refresh_source(source)
@@ -402,9 +374,7 @@ def test_a_thousand_changes_cost_queries_by_the_batch(engine: Engine, source: So
 # Some fields of a change
 
 
-def test_of_a_change_some_fields_are_accepted_and_the_rest_stays_held(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_of_a_change_some_fields_are_accepted_and_the_rest_stays_held(engine, source, served):
     """A5.2: the description yes, the schema no."""
     change(engine, source, description="Better words.", inputSchema=WITH_PASSWORD, version="2")
     seen, before = awaiting(), Revision.current()
@@ -426,9 +396,7 @@ def test_of_a_change_some_fields_are_accepted_and_the_rest_stays_held(
     assert served.content_hash == seen[served.pk], "the row is what the engine lists"
 
 
-def test_an_engine_that_takes_back_what_was_not_accepted_leaves_nothing_to_review(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_an_engine_that_takes_back_what_was_not_accepted_leaves_nothing_to_review(engine, source, served):
     change(engine, source, description="Better words.", inputSchema=WITH_PASSWORD)
     accept_offers(awaiting(), by=BY, fields=["description"])
     revision = Revision.current()
@@ -436,9 +404,7 @@ def test_an_engine_that_takes_back_what_was_not_accepted_leaves_nothing_to_revie
     assert not Review.objects.exists() and Revision.current() == revision
 
 
-def test_fields_of_an_offer_that_was_not_seen_are_not_accepted(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_fields_of_an_offer_that_was_not_seen_are_not_accepted(engine, source, served):
     change(engine, source, description="Better words.", version="2")
     seen = awaiting()
     change(engine, source, description=POISON, version="2")
@@ -448,7 +414,7 @@ def test_fields_of_an_offer_that_was_not_seen_are_not_accepted(
         accept_offers(awaiting(), by=BY, fields=["content_hash"])
 
 
-def test_a_new_workflow_is_accepted_as_a_whole(engine: Engine, source: Source) -> None:
+def test_a_new_workflow_is_accepted_as_a_whole(engine, source):
     Source.objects.update(new_workflows=Source.NewWorkflows.HELD)
     engine.workflows = definitions(1)
     refresh_source(source)
@@ -457,9 +423,7 @@ def test_a_new_workflow_is_accepted_as_a_whole(engine: Engine, source: Source) -
     assert not load_exposed_catalogue().workflows
 
 
-def test_what_a_run_is_started_by_is_accepted_together(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_what_a_run_is_started_by_is_accepted_together(engine, source, served):
     """The arguments of one schema, sent to the address of another, would be a call that nobody described."""
     Source.objects.update(kind="prefect")
     served.source.refresh_from_db()
@@ -482,9 +446,7 @@ def test_what_a_run_is_started_by_is_accepted_together(
         ("", "new tags"),
     ],
 )
-def test_a_tag_that_would_move_a_tool_says_so(
-    engine: Engine, source: Source, served: Workflow, action: str, told: str
-) -> None:
+def test_a_tag_that_would_move_a_tool_says_so(engine, source, served, action, told):
     """A4.2, A5.2: an engine must not choose what its tools are shown to."""
     if action == "toolset":
         write_toolset(Toolset(slug="finance"), rules=[{"subject": "tag", "pattern": "money"}])
@@ -499,9 +461,7 @@ def test_a_tag_that_would_move_a_tool_says_so(
     assert describe_differences(differences_of(Review.objects.get())) == told
 
 
-def test_a_tag_that_goes_is_harmless_unless_it_moves_a_tool(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_a_tag_that_goes_is_harmless_unless_it_moves_a_tool(engine, source, served):
     """A4.2, H1"""
     change(engine, source, tags=["money", "urgent"])
     accept_offers(awaiting(), by=BY)
@@ -510,9 +470,7 @@ def test_a_tag_that_goes_is_harmless_unless_it_moves_a_tool(
     assert change(engine, source, tags=[]).held == 1
 
 
-def test_tags_that_a_curator_has_replaced_move_nothing_and_are_held(
-    engine: Engine, source: Source, served: Workflow
-) -> None:
+def test_tags_that_a_curator_has_replaced_move_nothing_and_are_held(engine, source, served):
     """H1: without the curator's, agents would see the engine's."""
     WorkflowFilter.objects.create(action="exclude", subject="tag", pattern="money")
     override_workflow(served, tags_override=["ours"])
@@ -528,9 +486,7 @@ def test_tags_that_a_curator_has_replaced_move_nothing_and_are_held(
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_an_argument_that_goes_is_held_if_a_curator_has_decided_about_it(
-    engine: Engine, source: Source, served: Workflow, settings: dict[str, Any]
-) -> None:
+def test_an_argument_that_goes_is_held_if_a_curator_has_decided_about_it(engine, source, served, settings):
     """H1: the value is still sent, and calls wait for approval."""
     year = {"year": {"type": "string"}}
     without = {"type": "object", "properties": year, "additionalProperties": False}
@@ -549,9 +505,7 @@ def test_an_argument_that_goes_is_held_if_a_curator_has_decided_about_it(
     ("policy", "served_now"),
     [(Policy.CAREFUL, {"report_2", "report_3"}), (Policy.FOLLOW, {"report_1", "report_2", "report_3"})],
 )
-def test_another_policy_judges_anew_what_is_held(
-    engine: Engine, source: Source, served: Workflow, policy: str, served_now: set[str]
-) -> None:
+def test_another_policy_judges_anew_what_is_held(engine, source, served, policy, served_now):
     """A4.3: at once, by what the engine said last; hidden ones follow, and what was turned down stays."""
     engine.workflows = definitions(4)
     refresh_source(source)
@@ -577,7 +531,7 @@ def test_another_policy_judges_anew_what_is_held(
     assert refresh_source(source).unchanged == 4
 
 
-def test_the_policy_hold_leaves_what_is_served(engine: Engine, source: Source, served: Workflow) -> None:
+def test_the_policy_hold_leaves_what_is_served(engine, source, served):
     change(engine, source, version="2", description=POISON)
     offers = awaiting()
     change_source(Source.objects.get(), change_policy=Policy.HOLD)

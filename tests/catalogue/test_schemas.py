@@ -3,8 +3,6 @@
 import copy
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,7 @@ from catalogue.schemas import (
     find_argument_problems,
 )
 from catalogue.served_schemas import serve_schema
+from tests.processes import run_python
 
 TRICKY_RECURSION = {
     "type": "object",
@@ -65,9 +64,7 @@ MANY = [f"value {number:05} of many" for number in range(2_000)]
     ],
     ids=["many values", "short ones", "of all types", "a long value", "or null", "inner problems"],
 )
-def test_a_problem_lists_all_values_that_are_allowed(
-    schema: dict[str, Any], value: Any, message: str
-) -> None:
+def test_a_problem_lists_all_values_that_are_allowed(schema, value, message):
     """A2.5: what a model needs to correct itself."""
     assert told({"properties": {"a": schema}}, {"a": value}) == {"/a": message}
 
@@ -77,7 +74,7 @@ DOG = {"properties": {"kind": {"const": "dog"}, "age": {"type": "integer"}}, "re
 
 
 @pytest.mark.parametrize("word", ["anyOf", "oneOf"])
-def test_what_one_kind_of_several_lacks_is_told_first(word: str) -> None:
+def test_what_one_kind_of_several_lacks_is_told_first(word):
     """The usual union of an engine's models, told apart by a member."""
     schema = {"properties": {"pet": {word: [CAT, DOG, {"type": "null"}]}}}
     message = told(schema, {"pet": {"kind": "dog", "age": "2"}})["/pet"]
@@ -87,7 +84,7 @@ def test_what_one_kind_of_several_lacks_is_told_first(word: str) -> None:
     )
 
 
-def test_reasons_of_many_alternatives_are_bounded() -> None:
+def test_reasons_of_many_alternatives_are_bounded():
     digits = {str(number): {"enum": MANY[:500]} for number in range(10)}
     inner = {"properties": {"x": {"anyOf": [{"$ref": "#/$defs/digits"}] * 20}}}
     schema = {
@@ -98,13 +95,13 @@ def test_reasons_of_many_alternatives_are_bounded() -> None:
     assert len(message) < 40_000 and message.endswith("and 19 more")
 
 
-def test_allowed_values_are_listed_as_far_as_an_answer_can_hold_them() -> None:
+def test_allowed_values_are_listed_as_far_as_an_answer_can_hold_them():
     message = told({"properties": {"a": {"enum": MANY}}}, {"a": "x"})["/a"]
     assert 9_000 < len(message) < 11_000
     assert message.endswith(" more, which the schema lists") and '"value 00400 of many"' in message
 
 
-def test_a_reason_is_told_also_of_a_value_that_is_too_long_to_be() -> None:
+def test_a_reason_is_told_also_of_a_value_that_is_too_long_to_be():
     message = told({"properties": {"a": {"maxLength": 5}}}, {"a": "x" * 5_000})["/a"]
     assert message.endswith("is longer than 5 characters") and len(message) < 1_250
 
@@ -133,7 +130,7 @@ def test_a_reason_is_told_also_of_a_value_that_is_too_long_to_be() -> None:
         ({}, "text", {""}),
     ],
 )
-def test_each_offending_path_is_named(schema: dict[str, Any], arguments: Any, paths: set[str]) -> None:
+def test_each_offending_path_is_named(schema, arguments, paths):
     """A2.5, A3.4"""
     assert set(told(schema, arguments)) == paths
 
@@ -151,7 +148,7 @@ def test_each_offending_path_is_named(schema: dict[str, Any], arguments: Any, pa
         ({"properties": {"a": {"$ref": "#"}}}, deep(100)),
     ],
 )
-def test_arguments_that_fit_are_let_through(schema: dict[str, Any], arguments: Any) -> None:
+def test_arguments_that_fit_are_let_through(schema, arguments):
     """A3.4, A3.5"""
     assert told(schema, arguments) == {}
 
@@ -167,9 +164,7 @@ def test_arguments_that_fit_are_let_through(schema: dict[str, Any], arguments: A
         ("https://json-schema.org/draft/2020-12/schema", {"dependentSchemas": {"x": False}}, {"x": 1}, {}),
     ],
 )
-def test_each_dialect_is_understood_as_its_own(
-    dialect: str, schema: dict[str, Any], wrong: Any, right: Any
-) -> None:
+def test_each_dialect_is_understood_as_its_own(dialect, schema, wrong, right):
     """A3.4, A6.1"""
     whole = {"$schema": dialect, "properties": {"a": schema}}
 
@@ -180,14 +175,14 @@ def test_each_dialect_is_understood_as_its_own(
 @pytest.mark.parametrize(
     "dialect", ["draft-04/schema#", "draft-06/schema#", "draft-07/schema#", "draft/2020-12/schema"]
 )
-def test_a_format_refuses_nothing_in_any_dialect(dialect: str) -> None:
+def test_a_format_refuses_nothing_in_any_dialect(dialect):
     """A3.4: formats describe; engines and APIs differ in which dates, addresses and ids they take."""
     schema = {"$schema": f"http://json-schema.org/{dialect}", "properties": {"day": {"format": "date"}}}
 
     assert told(schema, {"day": "yesterday"}) == {}
 
 
-def test_at_most_fifty_problems_are_told_and_no_path_twice() -> None:
+def test_at_most_fifty_problems_are_told_and_no_path_twice():
     """A2.5"""
     many = told({"additionalProperties": {"type": "integer"}}, {f"p{number}": "x" for number in range(80)})
     assert len(many) == MAX_PROBLEMS
@@ -207,9 +202,7 @@ def test_at_most_fifty_problems_are_told_and_no_path_twice() -> None:
     ],
     ids=["many wrong items", "long text", "recursion", "recursion with a choice"],
 )
-def test_wrong_arguments_of_any_size_are_refused_in_no_time(
-    schema: dict[str, Any], arguments: Any, paths: set[str]
-) -> None:
+def test_wrong_arguments_of_any_size_are_refused_in_no_time(schema, arguments, paths):
     """A2.5, B8: listing every problem of these would take minutes and all memory."""
 
     problems = told(schema, arguments)
@@ -218,12 +211,12 @@ def test_wrong_arguments_of_any_size_are_refused_in_no_time(
 
 
 @pytest.mark.parametrize("schema", [{}, {"additionalProperties": {"$ref": "#"}}], ids=["plain", "recursive"])
-def test_arguments_nested_ten_thousand_deep_are_refused_and_the_process_lives(schema: dict[str, Any]) -> None:
+def test_arguments_nested_ten_thousand_deep_are_refused_and_the_process_lives(schema):
     """A2.5, B8"""
     assert told(schema, deep(10_000)) == {"": "nested deeper than 128 levels"}
 
 
-def test_half_a_character_is_refused_in_words_and_not_with_an_exception() -> None:
+def test_half_a_character_is_refused_in_words_and_not_with_an_exception():
     """A2.5: also where the schema says nothing of the text, so that the validator does not read it."""
     for schema in ({"properties": {"a": {"pattern": "x"}}}, {"properties": {"a": {"type": "string"}}}, {}):
         problems = told(schema, {"a": "\ud83d", "b": [{"\ud83d": 1}]})
@@ -233,11 +226,9 @@ def test_half_a_character_is_refused_in_words_and_not_with_an_exception() -> Non
         }
 
 
-def test_a_hostile_schema_costs_neither_time_nor_the_process() -> None:
+def test_a_hostile_schema_costs_neither_time_nor_the_process():
     """B8: in a process of its own, since the failure would be a crash or a hang of this one."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_python(["-c", HOSTILE], seconds=30)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == ["UnsafeSchema", "UnsafeSchema", "UnsafeSchema", "BrokenSchema", 0, 0]
@@ -287,9 +278,7 @@ EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za
         (r"^(?=.)[\w\]-]+\D$", "a]-x", "a]-1"),
     ],
 )
-def test_patterns_with_look_arounds_and_back_references_are_checked(
-    pattern: str, right: str, wrong: str
-) -> None:
+def test_patterns_with_look_arounds_and_back_references_are_checked(pattern, right, wrong):
     """A3.4: they are valid ECMA-262, and common in schemas that JavaScript writes."""
     schema = {"properties": {"a": {"type": "string", "pattern": pattern}}}
 
@@ -310,14 +299,14 @@ def test_patterns_with_look_arounds_and_back_references_are_checked(
     ids=["exponential", "quadratic", "large automata", "long text", "large and linear", "large and many"],
 )
 @pytest.mark.timeout(20)
-def test_no_pattern_keeps_a_check_busy_however_many_texts_there_are(pattern: str, text: str) -> None:
+def test_no_pattern_keeps_a_check_busy_however_many_texts_there_are(pattern, text):
     """B8: a hostile engine's pattern; each search alone takes milliseconds and more."""
     texts = [text] * (5 if len(text) > 100_000 else 5000)
 
     told({"properties": {"a": {"items": {"pattern": pattern}}}}, {"a": texts})
 
 
-def test_what_was_not_searched_to_its_end_counts_as_fitting() -> None:
+def test_what_was_not_searched_to_its_end_counts_as_fitting():
     """A3.4: the engine behind the workflow checks it anyway."""
     schema = {"properties": {"a": {"pattern": r"^(?:(?=a)a+)+$"}, "b": {"type": "integer"}}}
 
@@ -325,7 +314,7 @@ def test_what_was_not_searched_to_its_end_counts_as_fitting() -> None:
     assert set(told(schema, {"a": "a" * 30 + "b", "b": "x"})) == {"/b"}
 
 
-def test_a_large_pattern_is_still_checked() -> None:
+def test_a_large_pattern_is_still_checked():
     schema = check_input_schema(
         {"type": "object", "properties": {"x": {"type": "string", "pattern": r"^\p{L}{1,20}$"}}}
     ).schema
@@ -333,7 +322,7 @@ def test_a_large_pattern_is_still_checked() -> None:
     assert find_argument_problems(schema, {"x": "1"})
 
 
-def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() -> None:
+def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else():
     """A6.3"""
     schema = {
         "properties": {
@@ -383,7 +372,7 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
     ],
     ids=str,
 )
-def test_what_arguments_cannot_be_checked_with_is_left_out_and_named(argument: dict[str, Any]) -> None:
+def test_what_arguments_cannot_be_checked_with_is_left_out_and_named(argument):
     """A6.3: of any argument, which itself stays."""
     schema = {"type": "object", "properties": {"a": argument}}
     try:
@@ -449,7 +438,7 @@ def test_an_odd_keyword_costs_that_keyword_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", [None, "Object", [], 5, ["object", None]])
-def test_a_root_whose_type_is_none_is_an_object(kind: Any) -> None:
+def test_a_root_whose_type_is_none_is_an_object(kind):
     given = {"type": kind, "properties": {"a": {}}}
 
     assert check_input_schema(given).schema == given | {"type": "object"}
@@ -480,9 +469,7 @@ PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("dialect", [None, *DIALECTS[:3]])
 @pytest.mark.parametrize("place", PLACES)
-def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
-    place: str, dialect: str | None
-) -> None:
+def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(place, dialect):
     for keyword, value in itertools.product(KEYWORDS.split(), VALUES):
         schema: dict[str, Any] = {"type": "object", **PLACES[place]({keyword: copy.deepcopy(value)})}
         if dialect is not None:
@@ -500,7 +487,7 @@ def test_whatever_value_a_keyword_has_anywhere_the_arguments_are_shown(
         assert jsonschema_rs.meta.is_valid(served), schema
 
 
-def test_a_schema_is_replaced_if_nothing_of_it_can_be_used() -> None:
+def test_a_schema_is_replaced_if_nothing_of_it_can_be_used():
     """A6.3"""
     half = {"type": "object", "properties": {"a": {"default": "\ud800"}}}
 
@@ -511,7 +498,7 @@ def test_a_schema_is_replaced_if_nothing_of_it_can_be_used() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_thousands_of_patterns_are_not_all_tried() -> None:
+def test_thousands_of_patterns_are_not_all_tried():
     """B8: each takes milliseconds and memory to compile."""
     many = {f"p{number}": {"pattern": rf"(?={number})[a-z]{{0,900}}"} for number in range(2000)}
 
@@ -577,9 +564,7 @@ SHAPES = {
         ),
     ],
 )
-def test_null_for_what_is_optional_counts_as_left_out_unless_null_is_allowed(
-    schema: dict[str, Any], arguments: dict[str, Any], meant: dict[str, Any] | None
-) -> None:
+def test_null_for_what_is_optional_counts_as_left_out_unless_null_is_allowed(schema, arguments, meant):
     """A2.5"""
     given = json.dumps(arguments)
 
@@ -611,16 +596,14 @@ def test_null_for_what_is_optional_counts_as_left_out_unless_null_is_allowed(
         ),
     ],
 )
-def test_null_for_what_is_required_or_unknown_is_refused(
-    schema: dict[str, Any], arguments: dict[str, Any], problems: dict[str, str]
-) -> None:
+def test_null_for_what_is_required_or_unknown_is_refused(schema, arguments, problems):
     """A2.5"""
     checked = check_arguments(check_input_schema(schema).schema, arguments)
 
     assert {problem.path: problem.message for problem in checked.problems} == problems
 
 
-def test_null_in_arguments_that_no_validator_could_follow_does_no_harm() -> None:
+def test_null_in_arguments_that_no_validator_could_follow_does_no_harm():
     """B8"""
     schema = check_input_schema({"properties": {"s": {"type": "string"}}}).schema
 
@@ -656,7 +639,7 @@ READ: dict[str, tuple[Any, Any, Any]] = {  # A schema, a text and what is read
 
 
 @pytest.mark.parametrize(("schema", "text", "read"), READ.values(), ids=READ)
-def test_json_text_is_read_where_the_schema_allows_no_text(schema: Any, text: Any, read: Any) -> None:
+def test_json_text_is_read_where_the_schema_allows_no_text(schema, text, read):
     whole = {
         "type": "object",
         "$defs": {"words": WORDS},
@@ -681,7 +664,7 @@ def test_json_text_is_read_where_the_schema_allows_no_text(schema: Any, text: An
         ({"items": WORDS}, "[]"),
     ],
 )
-def test_text_stays_text_where_the_schema_allows_it(schema: dict[str, Any], text: str) -> None:
+def test_text_stays_text_where_the_schema_allows_it(schema, text):
     whole = {"type": "object", "properties": {"a": schema}}
 
     checked = check_arguments(whole, {"a": text})
@@ -708,14 +691,14 @@ def test_text_stays_text_where_the_schema_allows_it(schema: dict[str, Any], text
         ("array", "[" * 100_000, "/a"),
     ],
 )
-def test_text_that_is_no_json_of_that_type_is_refused(wanted: str, text: str, place: str) -> None:
+def test_text_that_is_no_json_of_that_type_is_refused(wanted, text, place):
     checked = check_arguments({"properties": {"a": {"type": wanted}}}, {"a": text})
 
     assert [problem.path for problem in checked.problems] == [place]
     assert len(checked.problems[0].message) < 2_000
 
 
-def test_what_is_wrong_within_json_text_is_named_there() -> None:
+def test_what_is_wrong_within_json_text_is_named_there():
     schema = {"properties": {"a": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
 
     checked = check_arguments(schema, {"a": '{"n": "one"}'})

@@ -47,20 +47,20 @@ def books(db: None) -> None:
         ("xylophone invoice", "create_invoice"),
     ],
 )
-def test_the_workflow_that_is_meant_comes_first(books: None, query: str, first: str) -> None:
+def test_the_workflow_that_is_meant_comes_first(books, query, first):
     assert found(query)[0] == first
 
 
-def test_a_word_in_the_name_counts_more_than_one_in_the_description(books: None) -> None:
+def test_a_word_in_the_name_counts_more_than_one_in_the_description(books):
     assert found("invoice") == ["create_invoice", "monthly_close"]
 
 
-def test_who_has_few_of_the_words_is_not_found(books: None) -> None:
+def test_who_has_few_of_the_words_is_not_found(books):
     """A long list of poor matches would cost what the query is there to save."""
     assert found("reset password invoice") == ["reset_password"]
 
 
-def test_the_words_that_a_curator_put_there_find_it_and_the_engines_do_not(db: None) -> None:
+def test_the_words_that_a_curator_put_there_find_it_and_the_engines_do_not(db):
     """Only what agents see can be found."""
     make_workflow(
         name="wf_17",
@@ -76,7 +76,7 @@ def test_the_words_that_a_curator_put_there_find_it_and_the_engines_do_not(db: N
     assert found("legacy") == found("old") == found("17") == []
 
 
-def test_what_is_not_exposed_is_never_found(books: None) -> None:
+def test_what_is_not_exposed_is_never_found(books):
     """A4.2"""
     make_workflow(name="invoice_secret", enabled=False)
     make_filter("create_*", action="exclude")
@@ -84,7 +84,7 @@ def test_what_is_not_exposed_is_never_found(books: None) -> None:
     assert found("invoice") == ["monthly_close"]
 
 
-def test_a_toolset_bounds_what_is_found_and_how_words_are_weighed(books: None) -> None:
+def test_a_toolset_bounds_what_is_found_and_how_words_are_weighed(books):
     """A word that only others have must not tell that they exist, nor spoil the result."""
     toolset = Toolset.objects.create(slug="desk")
     toolset.picked.add(make_workflow(name="desk_reset", description="Resets a desk."))
@@ -95,7 +95,7 @@ def test_a_toolset_bounds_what_is_found_and_how_words_are_weighed(books: None) -
 
 
 @pytest.mark.databases("catalogue.search")
-def test_equally_good_ones_come_in_alphabetical_order(db: None) -> None:
+def test_equally_good_ones_come_in_alphabetical_order(db):
     for name in ("b_job", "c_job", "a_job"):
         make_workflow(name=name, description="The same.")
 
@@ -125,11 +125,11 @@ def test_equally_good_ones_come_in_alphabetical_order(db: None) -> None:
         "ﷺ" * 5_000,
     ],
 )
-def test_no_query_fails(books: None, query: str) -> None:
+def test_no_query_fails(books, query):
     assert isinstance(found(query), list)
 
 
-def test_signs_in_a_query_are_no_operators(books: None) -> None:
+def test_signs_in_a_query_are_no_operators(books):
     plain = found("invoice ledger")
     assert plain
     assert found('+"invoice" -(ledger)*') == found("invoice AND NOT ledger") == plain
@@ -149,7 +149,7 @@ def test_signs_in_a_query_are_no_operators(books: None) -> None:
     ],
 )
 @pytest.mark.databases("catalogue.search")
-def test_other_scripts_are_found(db: None, description: str, query: str) -> None:
+def test_other_scripts_are_found(db, description, query):
     make_workflow(name="local", description=description)
     make_workflow(name="other", description="Something else entirely.")
 
@@ -157,7 +157,7 @@ def test_other_scripts_are_found(db: None, description: str, query: str) -> None
 
 
 @pytest.mark.databases("catalogue.search")
-def test_a_changed_word_is_found_in_the_next_revision(db: None) -> None:
+def test_a_changed_word_is_found_in_the_next_revision(db):
     """A4.4"""
     workflow = make_workflow(name="plain")
     assert found("marigold") == []
@@ -169,7 +169,7 @@ def test_a_changed_word_is_found_in_the_next_revision(db: None) -> None:
 
 
 @pytest.mark.databases("catalogue.search")
-def test_the_index_follows_each_change_of_many_workflows(db: None) -> None:
+def test_the_index_follows_each_change_of_many_workflows(db):
     """A4.4: it is not built again."""
     for number in range(30):
         make_workflow(name=f"plain_{number}")
@@ -191,7 +191,7 @@ def test_the_index_follows_each_change_of_many_workflows(db: None) -> None:
 
 
 @pytest.mark.databases("catalogue.search")
-def test_a_sentence_finds_what_its_keywords_find(books: None) -> None:
+def test_a_sentence_finds_what_its_keywords_find(books):
     """D2: small words are none of those that a workflow needs half of, but tell names apart."""
     make_workflow(name="get_order")
     make_workflow(name="cancel_order")
@@ -213,9 +213,9 @@ def test_a_sentence_finds_what_its_keywords_find(books: None) -> None:
         ("ｆｕｌｌ ﬁle", ["full", "file"]),
     ],
 )
-def test_texts_are_split_into_words(text: str, words: list[str]) -> None:
+def test_texts_are_split_into_words(text, words):
     assert split_words(text) == words
 
 
-def test_a_name_is_also_found_in_one_piece() -> None:
+def test_a_name_is_also_found_in_one_piece():
     assert split_name("create_invoice") == ["create", "invoice", "createinvoice"]

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, settings: Settings) -> Path:
 
 
 @pytest.mark.parametrize("reference", ["env:CATALOGUE_SECRET_ERP", "file:erp", "file: ./erp"])
-def test_a_reference_leads_to_the_secret_without_white_space_around_it(folder: Path, reference: str) -> None:
+def test_a_reference_leads_to_the_secret_without_white_space_around_it(folder, reference):
     """16.7"""
     assert resolve(reference) == KEY
     assert resolve(f"file:{folder}/erp") == KEY
@@ -68,9 +68,7 @@ def test_a_reference_leads_to_the_secret_without_white_space_around_it(folder: P
         ("file:binary", "is not UTF-8"),
     ],
 )
-def test_a_reference_to_anything_else_is_refused_in_words(
-    folder: Path, tmp_path: Path, reference: str, told: str
-) -> None:
+def test_a_reference_to_anything_else_is_refused_in_words(folder, tmp_path, reference, told):
     """16.7: neither the server's other variables nor its other files, nor whether they are there."""
     (tmp_path / "outside").write_text(KEY)
     (tmp_path / "secrets-of-others").mkdir()
@@ -87,7 +85,7 @@ def test_a_reference_to_anything_else_is_refused_in_words(
     assert KEY not in str(refused.value)
 
 
-def test_links_within_the_folder_are_followed(folder: Path) -> None:
+def test_links_within_the_folder_are_followed(folder):
     """As orchestrators mount secrets: `..data` leads to the folder of the present version."""
     (folder / "..2026").mkdir()
     (folder / "..2026" / "key").write_text("of today")
@@ -106,9 +104,7 @@ def make_referring(engine: Engine, reference: str) -> Source:
     )
 
 
-def test_a_source_sends_the_secret_that_it_refers_to_and_shows_the_reference(
-    db: None, engine: Engine, folder: Path
-) -> None:
+def test_a_source_sends_the_secret_that_it_refers_to_and_shows_the_reference(db, engine, folder):
     """16.7"""
     engine.demand_key(KEY)
     source = make_referring(engine, "file:erp")
@@ -120,9 +116,7 @@ def test_a_source_sends_the_secret_that_it_refers_to_and_shows_the_reference(
         assert KEY not in str(cursor.fetchall())
 
 
-def test_another_content_of_the_file_takes_effect_without_a_restart(
-    db: None, engine: Engine, folder: Path
-) -> None:
+def test_another_content_of_the_file_takes_effect_without_a_restart(db, engine, folder):
     """16.7: as a secret is rotated."""
     engine.demand_key(KEY)
     source = make_referring(engine, "file:erp")
@@ -134,9 +128,7 @@ def test_another_content_of_the_file_takes_effect_without_a_restart(
     assert check_source(source).ok
 
 
-def test_a_secret_that_is_gone_is_said_in_the_health_of_the_source(
-    db: None, engine: Engine, folder: Path
-) -> None:
+def test_a_secret_that_is_gone_is_said_in_the_health_of_the_source(db, engine, folder):
     source = make_referring(engine, "file:erp")
     (folder / "erp").unlink()
 
@@ -149,16 +141,14 @@ def test_a_secret_that_is_gone_is_said_in_the_health_of_the_source(
     assert check_source(source).ok
 
 
-def test_settings_with_a_reference_that_leads_nowhere_are_not_saved(
-    db: None, engine: Engine, folder: Path
-) -> None:
+def test_settings_with_a_reference_that_leads_nowhere_are_not_saved(db, engine, folder):
     for reference in ("env:CATALOGUE_SECRET_NONE", "env:PATH", "file:/etc/passwd"):
         with pytest.raises(ValidationError, match="api_key"):
             make_referring(engine, reference)
     assert not Source.objects.exists()
 
 
-def test_the_models_key_can_be_a_reference(folder: Path, settings: Settings) -> None:
+def test_the_models_key_can_be_a_reference(folder, settings):
     settings.CATALOGUE = settings.CATALOGUE | {
         "openai_model": "m",
         "openai_api_key": SecretStr("file:erp"),
@@ -169,7 +159,7 @@ def test_the_models_key_can_be_a_reference(folder: Path, settings: Settings) -> 
         ModelSettings.configured()
 
 
-def test_what_refers_to_nothing_costs_no_decryption_each_time() -> None:
+def test_what_refers_to_nothing_costs_no_decryption_each_time():
     stored = encrypt_credentials({"api_key": KEY})
     assert references_in(stored) == ()
     before = references_in.cache_info().hits
@@ -181,9 +171,7 @@ def test_what_refers_to_nothing_costs_no_decryption_each_time() -> None:
 
 
 @pytest.mark.databases("catalogue.actions.sources")
-def test_a_rotation_that_was_broken_off_is_completed_by_the_next(
-    db: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rotation_that_was_broken_off_is_completed_by_the_next(db, settings, monkeypatch):
     """16.7"""
     former = settings.SECRET_KEY
     for number in range(5):
@@ -212,7 +200,7 @@ def test_a_rotation_that_was_broken_off_is_completed_by_the_next(
 
 
 @pytest.mark.databases("catalogue.actions.sources")
-def test_what_no_known_key_reads_is_named_and_left_as_it_is(db: None, settings: Settings) -> None:
+def test_what_no_known_key_reads_is_named_and_left_as_it_is(db, settings):
     lost = make_source("lost")
     stored = lost.encrypted_credentials
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the new key " * 4, []
@@ -223,12 +211,12 @@ def test_what_no_known_key_reads_is_named_and_left_as_it_is(db: None, settings: 
     assert Source.objects.get(name="lost").encrypted_credentials == stored
 
 
-def test_every_encrypted_column_is_rotated() -> None:
+def test_every_encrypted_column_is_rotated():
     """Whichever room has it: those that are encrypted are told by their names."""
     assert (Source, "encrypted_credentials") in list(encrypted_columns())
 
 
-def test_variables_with_secrets_are_no_mistyped_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_with_secrets_are_no_mistyped_settings(monkeypatch):
     from config.environment import read_environment, secret_variables
 
     monkeypatch.setenv("CATALOGUE_SECRET_ERP", KEY)

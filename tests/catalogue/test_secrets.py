@@ -2,13 +2,11 @@
 
 import json
 import traceback
-from typing import Any
 
 import pytest
 from django.core import serializers
 from django.core.exceptions import ValidationError
 from django.db import connection
-from pytest_django import Settings
 
 from catalogue.actions.sources import change_source, check_source, create_source
 from catalogue.connections import make_connector
@@ -16,8 +14,6 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import Misconfigured
-from tests.catalogue.conftest import Logged
-from tests.catalogue.engine import Engine
 from tests.factories import NOWHERE, make_source
 
 SECRET = "s3cret-äöü-that-nobody-sees"
@@ -25,7 +21,7 @@ KEY = "s3cret-that-nobody-sees-42"
 
 
 @pytest.mark.databases("catalogue.models.source")
-def test_credentials_are_stored_encrypted_and_read_back(db: None) -> None:
+def test_credentials_are_stored_encrypted_and_read_back(db):
     """B8, E6"""
     make_source("erp", api_key=SECRET)
 
@@ -37,19 +33,19 @@ def test_credentials_are_stored_encrypted_and_read_back(db: None) -> None:
     assert Source.objects.get().credentials == {"api_key": SECRET}
 
 
-def test_no_credentials_are_stored_as_nothing(db: None) -> None:
+def test_no_credentials_are_stored_as_nothing(db):
     make_source(api_key="")
 
     assert Source.objects.get().encrypted_credentials == ""
     assert Source.objects.get().credentials == {}
 
 
-def test_the_same_secret_never_looks_the_same_twice() -> None:
+def test_the_same_secret_never_looks_the_same_twice():
     """E6: nobody can tell that two sources share a key."""
     assert encrypt_credentials({"api_key": KEY}) != encrypt_credentials({"api_key": KEY})
 
 
-def test_after_a_change_of_the_key_the_old_one_still_reads_as_a_fallback(settings: Settings) -> None:
+def test_after_a_change_of_the_key_the_old_one_still_reads_as_a_fallback(settings):
     """E6: so that keys can be changed without entering every secret again."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the old key", []
     old = encrypt_credentials({"api_key": KEY})
@@ -65,14 +61,12 @@ def test_after_a_change_of_the_key_the_old_one_still_reads_as_a_fallback(setting
 
 
 @pytest.mark.parametrize("stored", ["not a token", "gAAAAA==", "ümlaut", "\u0000"])
-def test_credentials_that_were_damaged_are_unreadable_in_words(stored: str) -> None:
+def test_credentials_that_were_damaged_are_unreadable_in_words(stored):
     with pytest.raises(CredentialsUnreadable, match="enter them again"):
         decrypt_credentials(stored)
 
 
-def test_a_source_whose_credentials_cannot_be_read_says_so_at_every_door(
-    engine: Engine, source: Source, settings: Settings
-) -> None:
+def test_a_source_whose_credentials_cannot_be_read_says_so_at_every_door(engine, source, settings):
     """A5.1, B5: the operator who restored a backup with another key learns what to do."""
     settings.SECRET_KEY = "another key"
 
@@ -104,7 +98,7 @@ def every_word_of(error: BaseException) -> str:
         ({"base_url": NOWHERE, "api_key": KEY}, ""),
     ],
 )
-def test_no_complaint_about_settings_shows_a_secret(db: None, config: dict[str, Any], api_key: str) -> None:
+def test_no_complaint_about_settings_shows_a_secret(db, config, api_key):
     """B5, E6"""
     with pytest.raises(ValidationError) as refused:
         create_source(name="erp", kind="simplified", config=config, credentials={"api_key": api_key})
@@ -113,7 +107,7 @@ def test_no_complaint_about_settings_shows_a_secret(db: None, config: dict[str, 
     assert not Source.objects.exists()
 
 
-def test_a_credential_of_a_wrong_type_is_refused_without_being_quoted(db: None) -> None:
+def test_a_credential_of_a_wrong_type_is_refused_without_being_quoted(db):
     """E6"""
     source = make_source(api_key="")
     source.credentials = {"api_key": [KEY]}  # type: ignore[dict-item]
@@ -124,7 +118,7 @@ def test_a_credential_of_a_wrong_type_is_refused_without_being_quoted(db: None) 
     assert "api_key" in refused.value.message and KEY not in every_word_of(refused.value)
 
 
-def test_neither_a_source_nor_its_connector_shows_a_secret(db: None) -> None:
+def test_neither_a_source_nor_its_connector_shows_a_secret(db):
     """E6"""
     source = make_source("erp", api_key=KEY)
     connector = make_connector(source)
@@ -134,9 +128,7 @@ def test_neither_a_source_nor_its_connector_shows_a_secret(db: None) -> None:
     assert not [text for text in shown if KEY in text]
 
 
-def test_an_engine_that_echoes_the_key_gets_it_into_no_record_and_no_log(
-    db: None, engine: Engine, logged: Logged
-) -> None:
+def test_an_engine_that_echoes_the_key_gets_it_into_no_record_and_no_log(db, engine, logged):
     """E6, B8"""
     source = make_source("erp", base_url=engine.base_url, api_key=KEY)
     engine.workflows = [
@@ -154,18 +146,8 @@ def test_an_engine_that_echoes_the_key_gets_it_into_no_record_and_no_log(
     assert not [text for text in shown if KEY in text]
 
 
-def test_a_secret_given_among_the_plain_settings_is_refused_before_it_is_stored(db: None) -> None:
-    """E6"""
-    with pytest.raises(ValidationError) as refused:
-        create_source(
-            name="erp", kind="simplified", config={"base_url": NOWHERE, "api_key": KEY}, credentials={}
-        )
-
-    assert refused.value.message_dict["config"][0].startswith("api_key: a secret")
-
-
 @pytest.mark.parametrize("config", [[], None, "text", 5])
-def test_settings_that_are_no_object_are_refused_in_words(db: None, config: Any) -> None:
+def test_settings_that_are_no_object_are_refused_in_words(db, config):
     """B4"""
     with pytest.raises(ValidationError) as refused:
         create_source(name="erp", kind="simplified", config=config, credentials={})
@@ -174,7 +156,7 @@ def test_settings_that_are_no_object_are_refused_in_words(db: None, config: Any)
 
 
 @pytest.mark.parametrize("config", [[], "text", 5])
-def test_settings_that_are_no_object_replace_none(source: Source, config: Any) -> None:
+def test_settings_that_are_no_object_replace_none(source, config):
     """B4: also where it is asked first whether stored secrets would go elsewhere."""
     with pytest.raises(ValidationError) as refused:
         change_source(Source.objects.get(), config=config)

@@ -75,7 +75,7 @@ def one(upstream_id: str) -> ServerFeature:
     return ServerFeature.objects.get(upstream_id=upstream_id)
 
 
-def test_a_listing_finds_them_hidden_and_a_second_one_changes_nothing(source: Source) -> None:
+def test_a_listing_finds_them_hidden_and_a_second_one_changes_nothing(source):
     listed(source)
     source.refresh_from_db()
     assert "Prompts and resources listed: 3 (3 new)." in source.health_message
@@ -90,13 +90,13 @@ def test_a_listing_finds_them_hidden_and_a_second_one_changes_nothing(source: So
 
 
 @pytest.mark.parametrize(("policy", "enabled"), [("exposed", True), ("held", False)])
-def test_new_ones_follow_the_policy_of_the_source(source: Source, policy: str, enabled: bool) -> None:
+def test_new_ones_follow_the_policy_of_the_source(source, policy, enabled):
     Source.objects.update(new_workflows=policy)
     listed(source)
     assert {one.enabled for one in source.features.all()} == {enabled}
 
 
-def test_what_is_not_enabled_follows_the_server(source: Source, wire: Wire) -> None:
+def test_what_is_not_enabled_follows_the_server(source, wire):
     listed(source)
     wire.prompts = {"prompts": [GREET | {"description": "Greets warmly."}]}
     listed(source)
@@ -104,7 +104,7 @@ def test_what_is_not_enabled_follows_the_server(source: Source, wire: Wire) -> N
 
 
 @pytest.mark.parametrize("policy", ["careful", "hold"])
-def test_a_change_of_an_enabled_one_waits_for_a_curator(source: Source, wire: Wire, policy: str) -> None:
+def test_a_change_of_an_enabled_one_waits_for_a_curator(source, wire, policy):
     Source.objects.update(change_policy=policy)
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
@@ -130,7 +130,7 @@ def test_a_change_of_an_enabled_one_waits_for_a_curator(source: Source, wire: Wi
     assert one("greet").description == "Greets."
 
 
-def test_a_change_that_is_taken_back_needs_no_curator(source: Source, wire: Wire) -> None:
+def test_a_change_that_is_taken_back_needs_no_curator(source, wire):
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
     for description in ("Another.", "Greets."):
@@ -139,7 +139,7 @@ def test_a_change_that_is_taken_back_needs_no_curator(source: Source, wire: Wire
     assert (one("greet").description, one("greet").offered) == ("Greets.", None)
 
 
-def test_a_source_that_follows_its_engine_serves_changes_at_once(source: Source, wire: Wire) -> None:
+def test_a_source_that_follows_its_engine_serves_changes_at_once(source, wire):
     Source.objects.update(change_policy="follow", new_workflows="exposed")
     listed(source)
     wire.resources = {"resources": [NOTE | {"title": "The first"}]}
@@ -148,7 +148,7 @@ def test_a_source_that_follows_its_engine_serves_changes_at_once(source: Source,
     assert (one("note://1").title, Revision.current() > revision) == ("The first", True)
 
 
-def test_another_size_or_icon_waits_for_no_curator(source: Source, wire: Wire) -> None:
+def test_another_size_or_icon_waits_for_no_curator(source, wire):
     """Agents read neither. A change that waits does not take them along."""
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
@@ -169,7 +169,7 @@ def test_another_size_or_icon_waits_for_no_curator(source: Source, wire: Wire) -
 
 
 @pytest.mark.parametrize("size", [-1, "3", 3.5, True, None, 2**53, [3]])
-def test_what_is_no_size_is_left_out(source: Source, wire: Wire, size: Any) -> None:
+def test_what_is_no_size_is_left_out(source, wire, size):
     wire.resources = {"resources": [NOTE | {"size": size}]}
     assert listed(source).skipped == []
     assert "size" not in one("note://1").definition
@@ -188,7 +188,7 @@ def test_what_is_no_size_is_left_out(source: Source, wire: Wire, size: Any) -> N
         None,
     ],
 )
-def test_of_icons_those_that_can_be_used_are_kept(source: Source, wire: Wire, kind: str, icon: Any) -> None:
+def test_of_icons_those_that_can_be_used_are_kept(source, wire, kind, icon):
     """As of tools: the same rules."""
     key, good = {
         "prompts": ("prompts", GREET),
@@ -204,7 +204,7 @@ def test_of_icons_those_that_can_be_used_are_kept(source: Source, wire: Wire, ki
     assert "icons" not in source.features.get(kind=kind.removesuffix("s")).definition
 
 
-def test_one_that_is_gone_is_kept_and_comes_back_as_it_was(source: Source, wire: Wire) -> None:
+def test_one_that_is_gone_is_kept_and_comes_back_as_it_was(source, wire):
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
     wire.prompts = {"prompts": []}
@@ -216,9 +216,7 @@ def test_one_that_is_gone_is_kept_and_comes_back_as_it_was(source: Source, wire:
     assert one("greet").missing_since is None and one("greet") in ServerFeature.objects.exposed()
 
 
-def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
-    source: Source, wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(source, wire, monkeypatch):
     """Some servers invent addresses for each session."""
     monkeypatch.setattr(features, "MAX_GONE", 2)
     wire.resources = {"resources": [{"uri": f"note://{number}", "name": "x"} for number in range(5)]}
@@ -248,7 +246,7 @@ def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
     ],
     ids=["no array", "a number as cursor", "half a message", "silence", "an error"],
 )
-def test_a_list_that_fails_costs_the_tools_nothing(source: Source, wire: Wire, failing: Any) -> None:
+def test_a_list_that_fails_costs_the_tools_nothing(source, wire, failing):
     """The prompts and resources stay as they were."""
     listed(source)
     switch_features(source.features.all(), enabled=True, by=BY)
@@ -259,7 +257,7 @@ def test_a_list_that_fails_costs_the_tools_nothing(source: Source, wire: Wire, f
     assert ServerFeature.objects.exposed().count() == 3
 
 
-def test_a_server_without_templates_or_without_tools_is_listed(source: Source, wire: Wire) -> None:
+def test_a_server_without_templates_or_without_tools_is_listed(source, wire):
     wire.templates = lambda message, _: servers.error(message, "Method not found")
     wire.capabilities = {"prompts": {}, "resources": {}}
     assert listed(source).found == 0
@@ -302,9 +300,7 @@ BAD_TEMPLATES = [
         ("templates", NOTES, BAD_TEMPLATES),
     ],
 )
-def test_a_bad_entry_costs_itself_alone_and_its_reason_is_told(
-    source: Source, wire: Wire, kind: str, good: dict[str, Any], bad: list[tuple[Any, str]]
-) -> None:
+def test_a_bad_entry_costs_itself_alone_and_its_reason_is_told(source, wire, kind, good, bad):
     key = "resourceTemplates" if kind == "templates" else kind
     setattr(wire, kind, {key: [good, *(entry for entry, _ in bad)]})
     run = listed(source)
@@ -314,7 +310,7 @@ def test_a_bad_entry_costs_itself_alone_and_its_reason_is_told(
         assert words in skipped["reason"]
 
 
-def test_of_ten_thousand_prompts_the_first_thousand_are_kept(source: Source, wire: Wire) -> None:
+def test_of_ten_thousand_prompts_the_first_thousand_are_kept(source, wire):
     source.config |= {"request_timeout_seconds": 60.0}  # The answer has 200 kB
     source.save()
     wire.prompts = {"prompts": [{"name": f"p{number}"} for number in range(10_000)]}
@@ -324,7 +320,7 @@ def test_of_ten_thousand_prompts_the_first_thousand_are_kept(source: Source, wir
 
 
 @pytest.mark.usefixtures("source")
-def test_names_are_made_usable_and_unique(source: Source, wire: Wire) -> None:
+def test_names_are_made_usable_and_unique(source, wire):
     make_feature(make_source("other"), "note://1", kind="resource")
     wire.prompts = {
         "prompts": [{"name": "Grüß Gott!"}, {"name": "Gruss Gott"}, {"name": "Grüß Gott?"}, {"name": "!"}]
@@ -338,7 +334,7 @@ def test_names_are_made_usable_and_unique(source: Source, wire: Wire) -> None:
 
 
 @pytest.mark.django_db
-def test_the_oldest_template_that_matches_keeps_its_addresses() -> None:
+def test_the_oldest_template_that_matches_keeps_its_addresses():
     trusted, hostile_source = make_source("a"), make_source("b")
     first = make_feature(trusted, "file:///notes/{id}", kind="template")
     second = make_feature(hostile_source, "file:///{+path}", kind="template")
@@ -350,7 +346,7 @@ def test_the_oldest_template_that_matches_keeps_its_addresses() -> None:
 
 
 @pytest.mark.django_db
-def test_a_resource_leaves_the_addresses_of_another_servers_older_template_alone() -> None:
+def test_a_resource_leaves_the_addresses_of_another_servers_older_template_alone():
     """H9; within one server, and for what was there first, the exact address counts."""
     ours, theirs = make_source("a"), make_source("b")
     early = make_feature(theirs, "docs://x/early", kind="resource")
@@ -370,9 +366,7 @@ def test_a_resource_leaves_the_addresses_of_another_servers_older_template_alone
         assert list(found.values()) == [early, own, template, other, template]
 
 
-def test_a_resource_among_the_addresses_of_another_servers_template_gets_one_of_its_own(
-    source: Source, wire: Wire
-) -> None:
+def test_a_resource_among_the_addresses_of_another_servers_template_gets_one_of_its_own(source, wire):
     make_feature(make_source("other"), "docs://x/{name}", kind="template", enabled=False)
     wire.templates = {"resourceTemplates": [{"uriTemplate": "docs://z/{name}", "name": "z"}]}
     names = ("docs://x/readme", "docs://y/readme", "docs://z/readme")
@@ -385,7 +379,7 @@ def test_a_resource_among_the_addresses_of_another_servers_template_gets_one_of_
 
 
 @pytest.mark.parametrize("uri", ["javascript:alert(1)", "JAVASCRIPT:x", "vbscript:x", "data:text/html,x"])
-def test_an_address_that_a_client_would_run_is_skipped(source: Source, wire: Wire, uri: str) -> None:
+def test_an_address_that_a_client_would_run_is_skipped(source, wire, uri):
     wire.resources = {"resources": [{"uri": uri, "name": "r"}]}
     wire.templates = {"resourceTemplates": [{"uriTemplate": uri + "{x}", "name": "t"}]}
     assert listed(source).skipped_count == 2
@@ -409,14 +403,12 @@ def test_an_address_that_a_client_would_run_is_skipped(source: Source, wire: Wir
         ("s://{a}", "S://a", None),
     ],
 )
-def test_only_what_a_template_can_make_is_sent_to_its_server(
-    template: str, uri: str, sent: str | None
-) -> None:
+def test_only_what_a_template_can_make_is_sent_to_its_server(template, uri, sent):
     located = find_resource([make_feature(make_source("s"), template, kind="template")], uri)
     assert (located and located.uri) == sent
 
 
-def test_decisions_are_recorded_with_their_actor(source: Source) -> None:
+def test_decisions_are_recorded_with_their_actor(source):
     listed(source)
     assert switch_features(source.features.all(), enabled=True, by=BY) == 3
     assert switch_features(source.features.all(), enabled=True, by=BY) == 0

@@ -70,9 +70,7 @@ def source(transactional_db: None, engine: Engine) -> Source:
     return make_source("erp", base_url=engine.base_url)
 
 
-def test_a_second_refresh_is_refused_while_one_runs(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_a_second_refresh_is_refused_while_one_runs(engine, source, helper, paused):
     """B6, B7"""
     engine.workflows = definitions(2)
     first = helper.start(refresh_source, source)
@@ -88,9 +86,7 @@ def test_a_second_refresh_is_refused_while_one_runs(
     assert refresh_source(source).unchanged == 2
 
 
-def test_the_command_waits_for_the_listing_under_way_and_makes_its_own(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_the_command_waits_for_the_listing_under_way_and_makes_its_own(engine, source, helper, paused):
     """B6: as after add_source. The listing under way may be older than what is asked for."""
     engine.workflows = definitions(1)
     first = helper.start(refresh_source, source)
@@ -109,9 +105,7 @@ def test_the_command_waits_for_the_listing_under_way_and_makes_its_own(
     assert out.getvalue().startswith("erp: 3 found")
 
 
-def test_the_command_ends_where_the_source_is_switched_off_while_it_waits(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_the_command_ends_where_the_source_is_switched_off_while_it_waits(engine, source, helper, paused):
     first = helper.start(refresh_source, source)
     paused.wait_until_asked()
     err = StringIO()
@@ -125,9 +119,7 @@ def test_the_command_ends_where_the_source_is_switched_off_while_it_waits(
     first.result(PATIENCE)
 
 
-def test_of_many_refreshes_at_once_one_does_the_work(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_of_many_refreshes_at_once_one_does_the_work(engine, source, helper, paused):
     """B6"""
     together = threading.Barrier(4)
 
@@ -147,9 +139,7 @@ def test_of_many_refreshes_at_once_one_does_the_work(
     assert sum(attempt.result(PATIENCE) for attempt in attempts) == 1
 
 
-def test_the_lease_of_a_process_that_died_is_taken_over_once_it_has_expired(
-    engine: Engine, source: Source
-) -> None:
+def test_the_lease_of_a_process_that_died_is_taken_over_once_it_has_expired(engine, source):
     """A5.4: and the run that it left behind does not go on for ever."""
     left_behind = make_discovery_run(source, outcome=Outcome.RUNNING, finished_at=None)
     Source.objects.update(refresh_lease_expires_at=timezone.now() + timedelta(seconds=60))
@@ -165,8 +155,8 @@ def test_the_lease_of_a_process_that_died_is_taken_over_once_it_has_expired(
 
 
 def test_a_listing_renews_a_lease_that_a_killed_process_would_leave_for_a_minute_at_most(
-    source: Source, helper: Helper, paused: Pause, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, helper, paused, monkeypatch
+):
     monkeypatch.setattr(discovery, "RENEWAL_SECONDS", 0.05)
     listing = helper.start(refresh_source, source)
     paused.wait_until_asked()
@@ -184,8 +174,8 @@ def test_a_listing_renews_a_lease_that_a_killed_process_would_leave_for_a_minute
 
 
 def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+    engine, source, helper, paused
+):
     """A laptop that slept, a machine that swapped: what it listed is old by now."""
     engine.workflows = definitions(1)
     sleeper = helper.start(refresh_source, source)
@@ -209,7 +199,7 @@ def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
     assert source.health_state == Source.HealthState.OK
 
 
-def test_the_lease_of_another_is_not_given_back(source: Source, helper: Helper, paused: Pause) -> None:
+def test_the_lease_of_another_is_not_given_back(source, helper, paused):
     sleeper = helper.start(refresh_source, source)
     paused.wait_until_asked()
     others = timezone.now() + timedelta(seconds=100)
@@ -222,9 +212,7 @@ def test_the_lease_of_another_is_not_given_back(source: Source, helper: Helper, 
     assert source.refresh_lease_expires_at == others
 
 
-def test_settings_changed_during_a_listing_make_it_count_for_nothing(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_settings_changed_during_a_listing_make_it_count_for_nothing(engine, source, helper, paused):
     """A4.4: workflows of the engine that was configured before must not appear."""
     engine.workflows = definitions(2)
     listing = helper.start(refresh_source, source)
@@ -245,9 +233,7 @@ def test_settings_changed_during_a_listing_make_it_count_for_nothing(
         assert refresh_source(source).added == 1
 
 
-def test_new_settings_can_be_listed_with_while_the_old_address_still_hangs(
-    source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_new_settings_can_be_listed_with_while_the_old_address_still_hangs(source, helper, paused):
     """A4.3, A4.4: whoever mends a source at night does not want to hear "already being refreshed"."""
     old = helper.start(refresh_source, source)
     paused.wait_until_asked()
@@ -262,9 +248,7 @@ def test_new_settings_can_be_listed_with_while_the_old_address_still_hangs(
     assert Workflow.objects.filter(missing_since=None).count() == 2
 
 
-def test_a_failure_with_old_settings_says_nothing_of_the_new_ones(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_a_failure_with_old_settings_says_nothing_of_the_new_ones(engine, source, helper, paused):
     """A5.4: the next listing stays due at once."""
     engine.fails_with(401)
     listing = helper.start(refresh_source, source)
@@ -278,9 +262,7 @@ def test_a_failure_with_old_settings_says_nothing_of_the_new_ones(
     assert source in Source.objects.due(timezone.now())
 
 
-def test_a_source_deleted_during_its_listing_stays_deleted(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_a_source_deleted_during_its_listing_stays_deleted(engine, source, helper, paused):
     """A4.4"""
     engine.workflows = definitions(2)
     listing = helper.start(refresh_source, source)
@@ -292,9 +274,7 @@ def test_a_source_deleted_during_its_listing_stays_deleted(
     assert not Workflow.objects.exists() and not DiscoveryRun.objects.exists()
 
 
-def test_a_source_deleted_during_a_listing_that_fails_stays_deleted(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_a_source_deleted_during_a_listing_that_fails_stays_deleted(engine, source, helper, paused):
     engine.fails_with(500)
     listing = helper.start(refresh_source, source)
     paused.wait_until_asked()
@@ -305,9 +285,7 @@ def test_a_source_deleted_during_a_listing_that_fails_stays_deleted(
     assert not Source.objects.exists() and not DiscoveryRun.objects.exists()
 
 
-def test_a_curators_decisions_during_a_listing_are_kept(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+def test_a_curators_decisions_during_a_listing_are_kept(engine, source, helper, paused):
     """A4.2: the listing writes upstream's part of the rows only."""
     Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     workflow = make_workflow(source, upstream_id="wf-1", name="report_1", enabled=False)
@@ -325,8 +303,8 @@ def test_a_curators_decisions_during_a_listing_are_kept(
 
 
 def test_two_sources_that_want_the_same_tool_names_at_the_same_moment_both_get_theirs(
-    engine: Engine, source: Source, helper: Helper, paused: Pause
-) -> None:
+    engine, source, helper, paused
+):
     """A6.4, B6"""
     engine.workflows = definitions(50)
     with Engine() as second, second.paused() as second_paused:
@@ -343,9 +321,7 @@ def test_two_sources_that_want_the_same_tool_names_at_the_same_moment_both_get_t
     assert Workflow.objects.values("tool_name").distinct().count() == 100
 
 
-def test_curators_and_listings_do_not_lock_each_other_out(
-    engine: Engine, source: Source, helper: Helper
-) -> None:
+def test_curators_and_listings_do_not_lock_each_other_out(engine, source, helper):
     """B6: both change the same rows, in different order, again and again."""
     Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = definitions(40)
@@ -375,9 +351,7 @@ def test_curators_and_listings_do_not_lock_each_other_out(
     assert Revision.current() == before + rounds + rounds * 4 * 5 + 1
 
 
-def test_messages_that_ticks_left_while_no_worker_ran_cause_one_listing(
-    engine: Engine, source: Source
-) -> None:
+def test_messages_that_ticks_left_while_no_worker_ran_cause_one_listing(engine, source):
     """A5.4: more of them would count as failures in a row, and delay the next try."""
     engine.workflows = definitions(1)
     Source.objects.update(next_refresh_at=timezone.now())

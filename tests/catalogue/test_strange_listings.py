@@ -9,8 +9,7 @@ from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.reconciliation import RECORDED_OBJECTS
 from catalogue.schemas import GENERIC_SCHEMA, find_argument_problems
-from tests.catalogue.conftest import Logged
-from tests.catalogue.engine import Engine, definition, definitions
+from tests.catalogue.engine import definition, definitions
 
 GOOD = definition(1)
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
@@ -62,9 +61,7 @@ def within(levels: int, times: int) -> dict[str, Any]:
         ([GOOD], "expected an object, got list"),
     ],
 )
-def test_a_bad_object_is_skipped_with_its_reason_and_stops_no_other(
-    engine: Engine, source: Source, bad: Any, reason: str
-) -> None:
+def test_a_bad_object_is_skipped_with_its_reason_and_stops_no_other(engine, source, bad, reason):
     """A5.3, A6.2, B6"""
     engine.workflows = [bad, GOOD]
 
@@ -76,7 +73,7 @@ def test_a_bad_object_is_skipped_with_its_reason_and_stops_no_other(
     assert Workflow.objects.get().upstream_id == "wf-1"
 
 
-def test_a_workflow_without_words_is_kept_and_flagged(engine: Engine, source: Source) -> None:
+def test_a_workflow_without_words_is_kept_and_flagged(engine, source):
     """A5.3, A6.2: an empty description is one that a curator can write."""
     engine.workflows = [definition(2, description=" "), GOOD]
     run = refresh_source(source)
@@ -88,7 +85,7 @@ def test_a_workflow_without_words_is_kept_and_flagged(engine: Engine, source: So
     assert Workflow.objects.get(upstream_id="wf-2").shown_description == ""
 
 
-def test_the_source_says_how_many_objects_were_skipped(engine: Engine, source: Source) -> None:
+def test_the_source_says_how_many_objects_were_skipped(engine, source):
     """A5.3, A5.1."""
     engine.workflows = [GOOD, None, definition(2, name=None)]
     refresh_source(source)
@@ -96,9 +93,7 @@ def test_the_source_says_how_many_objects_were_skipped(engine: Engine, source: S
     assert source.health_message == "Workflows listed: 1, 2 skipped."
 
 
-def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
-    engine: Engine, source: Source, logged: Logged
-) -> None:
+def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(engine, source, logged):
     """A1.3, A5.1: as long as they are gone; the log names them once."""
     engine.workflows = definitions(3)
     refresh_source(source)
@@ -116,9 +111,7 @@ def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
     assert line.startswith(f"WARNING {hidden}{gone} ")
 
 
-def test_a_skipped_object_is_logged_as_a_warning_that_cannot_forge_lines(
-    engine: Engine, source: Source, logged: Logged
-) -> None:
+def test_a_skipped_object_is_logged_as_a_warning_that_cannot_forge_lines(engine, source, logged):
     """A6.2"""
     engine.workflows = [definition(2, name="x\n2026 INFO all is well", description=None)]
 
@@ -147,7 +140,7 @@ def test_a_skipped_object_is_logged_as_a_warning_that_cannot_forge_lines(
     assert [line for line in logged if "Skipped workflow 'wf-2'" in line], "a second one is news"
 
 
-def test_of_two_objects_with_one_id_the_first_counts(engine: Engine, source: Source) -> None:
+def test_of_two_objects_with_one_id_the_first_counts(engine, source):
     """A5.3, A6.4"""
     engine.workflows = [GOOD, definition(1, name="impostor")]
 
@@ -163,7 +156,7 @@ def test_of_two_objects_with_one_id_the_first_counts(engine: Engine, source: Sou
     assert refresh_source(source).unchanged == 1
 
 
-def test_an_object_that_was_skipped_does_not_claim_its_id(engine: Engine, source: Source) -> None:
+def test_an_object_that_was_skipped_does_not_claim_its_id(engine, source):
     """A5.3, B6: the first usable one counts."""
     engine.workflows = [definition(1, inputSchema=nested(40)), GOOD]
 
@@ -173,9 +166,7 @@ def test_an_object_that_was_skipped_does_not_claim_its_id(engine: Engine, source
     assert Workflow.objects.get().input_schema == GOOD["inputSchema"]
 
 
-def test_a_known_workflow_whose_definition_became_unusable_stays_as_it_was_and_is_flagged(
-    engine: Engine, source: Source
-) -> None:
+def test_a_known_workflow_whose_definition_became_unusable_stays_as_it_was_and_is_flagged(engine, source):
     """A1.4, A5.3, A6.2: the engine lists it, so that it is not gone."""
     engine.workflows = definitions(2)
     refresh_source(source)
@@ -190,7 +181,7 @@ def test_a_known_workflow_whose_definition_became_unusable_stays_as_it_was_and_i
     assert not Workflow.objects.exclude(missing_since=None).exists()
 
 
-def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, source: Source) -> None:
+def test_more_bad_objects_than_a_record_holds_are_still_counted(engine, source):
     """A5.3"""
     engine.workflows = [{"id": str(number)} for number in range(RECORDED_OBJECTS + 5)]
 
@@ -212,9 +203,7 @@ def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, 
         ({"properties": {"a": {"$id": "x"}, "b": {"$id": "x"}, "c": {"$ref": "x"}}}, "the name 'x' twice"),
     ],
 )
-def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
-    engine: Engine, source: Source, schema: Any, problem: str
-) -> None:
+def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(engine, source, schema, problem):
     """A6.3"""
     engine.workflows = [definition(1, inputSchema=schema), definition(2)]
 
@@ -245,9 +234,7 @@ def test_an_invalid_schema_is_replaced_by_the_generic_one_and_flagged(
         ({"type": None, "properties": {"a": None}}, {"properties": {"a": {}}}, "/properties/a"),
     ],
 )
-def test_an_invalid_keyword_is_left_out_and_flagged(
-    engine: Engine, source: Source, schema: dict[str, Any], kept: dict[str, Any], named: str
-) -> None:
+def test_an_invalid_keyword_is_left_out_and_flagged(engine, source, schema, kept, named):
     """A6.3"""
     engine.workflows = [definition(1, inputSchema=schema), definition(2)]
 
@@ -262,9 +249,7 @@ def test_an_invalid_keyword_is_left_out_and_flagged(
 
 @pytest.mark.parametrize("name", ["List<Row>", "a b", "Record[str, int]", "x|y", "größe ü", '"quoted"'])
 @pytest.mark.parametrize("definitions", ["$defs", "definitions"])
-def test_a_reference_to_a_type_whose_name_no_uri_can_have_is_followed(
-    engine: Engine, source: Source, definitions: str, name: str
-) -> None:
+def test_a_reference_to_a_type_whose_name_no_uri_can_have_is_followed(engine, source, definitions, name):
     """A6.3: generators of schemas name them so."""
     member = {"$ref": f"#/{definitions}/{name}"}
     schema = {"properties": {"a": member}, definitions: {name: {"type": "integer"}}}
@@ -278,9 +263,7 @@ def test_a_reference_to_a_type_whose_name_no_uri_can_have_is_followed(
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a", "(a{1000}){1000}", "(" * 5000 + ")" * 5000])
-def test_a_pattern_that_cannot_be_used_is_left_out_and_flagged(
-    engine: Engine, source: Source, pattern: str
-) -> None:
+def test_a_pattern_that_cannot_be_used_is_left_out_and_flagged(engine, source, pattern):
     """A6.3"""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern, "minLength": 1}}}
     engine.workflows = [definition(1, inputSchema=schema, outputSchema=schema)]
@@ -294,7 +277,7 @@ def test_a_pattern_that_cannot_be_used_is_left_out_and_flagged(
     assert flagged["reason"].startswith("Left out of the input schema: the pattern '(")
 
 
-def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine: Engine, source: Source) -> None:
+def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine, source):
     """A6.3"""
     engine.workflows = [definition(1, inputSchema={"type": "array"})]
     refresh_source(source)
@@ -336,9 +319,7 @@ def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine: Engine, 
         (within(150, times=1), "more than 100 references in a row"),
     ],
 )
-def test_a_schema_that_could_harm_us_or_others_is_skipped_with_its_reason(
-    engine: Engine, source: Source, schema: dict[str, Any], reason: str
-) -> None:
+def test_a_schema_that_could_harm_us_or_others_is_skipped_with_its_reason(engine, source, schema, reason):
     """A5.3, B8"""
     engine.workflows = [definition(1, inputSchema=schema), definition(2)]
 
@@ -366,9 +347,7 @@ def test_a_schema_that_could_harm_us_or_others_is_skipped_with_its_reason(
         nested(18),
     ],
 )
-def test_schemas_that_only_look_unusual_are_used_as_they_are(
-    engine: Engine, source: Source, schema: dict[str, Any]
-) -> None:
+def test_schemas_that_only_look_unusual_are_used_as_they_are(engine, source, schema):
     """A3.4"""
     engine.workflows = [definition(1, inputSchema=schema)]
 
@@ -378,9 +357,7 @@ def test_schemas_that_only_look_unusual_are_used_as_they_are(
     assert Workflow.objects.get().input_schema == {"type": "object"} | schema
 
 
-def test_annotations_that_would_put_arguments_into_headers_are_taken_out(
-    engine: Engine, source: Source
-) -> None:
+def test_annotations_that_would_put_arguments_into_headers_are_taken_out(engine, source):
     """B8: wherever they stand, but not a property or a value that is called so."""
     marked = {"type": "string", "x-mcp-header": "Authorization"}
     plain = {"type": "string"}
@@ -420,9 +397,7 @@ def test_annotations_that_would_put_arguments_into_headers_are_taken_out(
         nested(42),
     ],
 )
-def test_an_output_schema_that_cannot_be_promised_is_left_out(
-    engine: Engine, source: Source, schema: Any
-) -> None:
+def test_an_output_schema_that_cannot_be_promised_is_left_out(engine, source, schema):
     """A2.3"""
     engine.workflows = [definition(1, outputSchema=schema)]
 
@@ -434,9 +409,7 @@ def test_an_output_schema_that_cannot_be_promised_is_left_out(
 # --- texts ----------------------------------------------------------------------------------------------
 
 
-def test_texts_that_databases_and_terminals_refuse_are_cleaned_and_all_others_kept(
-    engine: Engine, source: Source
-) -> None:
+def test_texts_that_databases_and_terminals_refuse_are_cleaned_and_all_others_kept(engine, source):
     """B8"""
     engine.workflows = [
         definition(
@@ -460,7 +433,7 @@ def test_texts_that_databases_and_terminals_refuse_are_cleaned_and_all_others_ke
     assert refresh_source(source).unchanged == 1
 
 
-def test_names_and_ids_may_be_as_long_as_their_columns(engine: Engine, source: Source) -> None:
+def test_names_and_ids_may_be_as_long_as_their_columns(engine, source):
     """B8"""
     engine.workflows = [definition(1, id="ä" * 255, name="日" * 255), definition(2, name="n" * 255)]
 
@@ -468,7 +441,7 @@ def test_names_and_ids_may_be_as_long_as_their_columns(engine: Engine, source: S
     assert refresh_source(source).unchanged == 2
 
 
-def test_one_strange_workflow_leaves_the_exposed_ones_usable(engine: Engine, source: Source) -> None:
+def test_one_strange_workflow_leaves_the_exposed_ones_usable(engine, source):
     """B6, A3.4: what was let in can be listed and its arguments checked."""
     Source.objects.update(new_workflows=Source.NewWorkflows.EXPOSED)
     engine.workflows = [

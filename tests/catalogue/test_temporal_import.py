@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from catalogue.actions.sources import change_source
 from catalogue.models import Revision, Source, Workflow
@@ -122,7 +121,7 @@ def test_the_example_of_the_specification_is_imported_as_it_stands():
     ],
 )
 def test_a_result_of_another_type_than_declared_is_delivered_and_curators_are_told(
-    write: Write, admin_client: Client, declared: str, fits: Any, does_not: Any
+    write, admin_client, declared, fits, does_not
 ):
     """E5: as for HTTP tools, whose documents are often wrong about answers."""
     file = Path(write("A"))
@@ -143,7 +142,7 @@ def test_a_result_of_another_type_than_declared_is_delivered_and_curators_are_to
     assert told(does_not) == (declared != "RAGResponse")
 
 
-def test_the_same_file_once_more_changes_nothing(write: Write):
+def test_the_same_file_once_more_changes_nothing(write):
     """E1, E10: nor does it close connections or forget cached results."""
     file = write("A", "B")
     run(file)
@@ -155,7 +154,7 @@ def test_the_same_file_once_more_changes_nothing(write: Write):
     assert everything() == before
 
 
-def test_a_dry_run_tells_the_same_and_writes_nothing(write: Write):
+def test_a_dry_run_tells_the_same_and_writes_nothing(write):
     """E1."""
     run(write("A", "B"))
     file = write("B", "C", namespace="other", block="cache: {enabled: true, ttl: 1h, cleanupInterval: 1m}\n")
@@ -179,7 +178,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(write: Write):
     assert everything() != before
 
 
-def test_a_dry_run_asks_temporal_by_the_settings_that_the_source_would_have(write: Write):
+def test_a_dry_run_asks_temporal_by_the_settings_that_the_source_would_have(write):
     """E1, B4: of a source that is there and one that is not; nothing of it is kept."""
     port = free_port()
     run(write("A"))
@@ -189,7 +188,7 @@ def test_a_dry_run_asks_temporal_by_the_settings_that_the_source_would_have(writ
     assert [source.config["host_port"] for source in Source.objects.all()] == ["127.0.0.1:9"]
 
 
-def test_who_asks_for_agents_to_see_the_new_at_once_hears_what_becomes_of_that(write: Write):
+def test_who_asks_for_agents_to_see_the_new_at_once_hears_what_becomes_of_that(write):
     """A4.2, E1: a source that is there has a setting of its own."""
     hidden = "once a curator enables them"
     assert hidden not in run(write("A"), "--expose-new", "--dry-run")
@@ -200,7 +199,7 @@ def test_who_asks_for_agents_to_see_the_new_at_once_hears_what_becomes_of_that(w
     assert not Workflow.objects.get(name="B").enabled
 
 
-def test_workflows_of_earlier_files_stay_as_they_are(write: Write):
+def test_workflows_of_earlier_files_stay_as_they_are(write):
     """E1, E4: with the cache that their own file gave them; those of the same name are replaced."""
     run(write("A", "B", block="cache: {enabled: true, ttl: 1h}\n"))
     run(write("B", "C", block="cache: {enabled: true, ttl: 2h}\n"))
@@ -209,7 +208,7 @@ def test_workflows_of_earlier_files_stay_as_they_are(write: Write):
     }  # fmt: skip
 
 
-def test_pruning_removes_what_the_file_has_not_and_a_later_file_brings_it_back(write: Write):
+def test_pruning_removes_what_the_file_has_not_and_a_later_file_brings_it_back(write):
     """E1: its record, tool name and all that a curator decided stay."""
     run(write("A", "B"))
     Workflow.objects.filter(name="A").update(enabled=True, tool_name="do_a")
@@ -223,7 +222,7 @@ def test_pruning_removes_what_the_file_has_not_and_a_later_file_brings_it_back(w
     assert (back.missing_since, back.enabled, back.tool_name) == (None, True, "do_a")
 
 
-def test_nothing_of_a_file_with_a_mistake_is_imported(write: Write):
+def test_nothing_of_a_file_with_a_mistake_is_imported(write):
     """E5: every mistake is told."""
     run(write("A"))
     before = everything()
@@ -238,7 +237,7 @@ def test_nothing_of_a_file_with_a_mistake_is_imported(write: Write):
     assert everything() == before
 
 
-def test_of_very_many_mistakes_the_number_of_the_others_is_told(write: Write):
+def test_of_very_many_mistakes_the_number_of_the_others_is_told(write):
     """E5."""
     file = Path(write("A"))
     file.write_text("workflows:\n" + "".join(f"  W{number}: {{}}\n" for number in range(120)))
@@ -247,7 +246,7 @@ def test_of_very_many_mistakes_the_number_of_the_others_is_told(write: Write):
     assert (nothing, len(told), told[-1]) == ("Nothing was imported.", 21, "And 100 more.")
 
 
-def test_a_source_is_created_as_somebody_wants_it(write: Write):
+def test_a_source_is_created_as_somebody_wants_it(write):
     """E1."""
     assert "once a curator enables them" not in run(write("A"), "--source", "orders", "--expose-new")
     assert Workflow.objects.get().enabled and Source.objects.get().name == "orders"
@@ -261,7 +260,7 @@ def test_a_source_is_created_as_somebody_wants_it(write: Write):
         (["--secret", "password=x"], "Unknown secrets: password; there are apiKey, clientSecret."),
     ],
 )
-def test_what_cannot_be_a_source_is_refused(write: Write, words: list[str], told: str):
+def test_what_cannot_be_a_source_is_refused(write, words, told):
     """E5: nothing is written."""
     make_source("erp")
     before = everything()
@@ -269,13 +268,13 @@ def test_what_cannot_be_a_source_is_refused(write: Write, words: list[str], told
     assert everything() == before
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path):
+def test_a_file_that_is_none_is_refused(tmp_path):
     """E5."""
     assert "No such file or directory" in refused(str(tmp_path / "missing.yaml"))
     assert "must be an absolute path" in refused(str(Path(__file__)))
 
 
-def test_a_file_of_workflows_alone_needs_a_source_to_go_to(write: Write, tmp_path: Path):
+def test_a_file_of_workflows_alone_needs_a_source_to_go_to(write, tmp_path):
     """E1: which keeps its connection then."""
     alone = tmp_path / "alone.yaml"
     alone.write_text("workflows: {B: {purpose: Does B., taskQueue: q}}")
@@ -286,7 +285,7 @@ def test_a_file_of_workflows_alone_needs_a_source_to_go_to(write: Write, tmp_pat
     assert present() == {"A", "B"} and Source.objects.get().config["namespace"] == "mine"
 
 
-def test_settings_that_no_file_knows_survive_an_import(write: Write):
+def test_settings_that_no_file_knows_survive_an_import(write):
     """E1: of the connection the file has the whole word, as it has of its workflows."""
     run(write("A", namespace="mine"))
     source = Source.objects.get()
@@ -304,7 +303,7 @@ def test_settings_that_no_file_knows_survive_an_import(write: Write):
 OAUTH = {"clientID": "me", "oauth2URL": "https://auth.example.com/token"}
 
 
-def test_a_secret_of_the_file_is_stored_encrypted_and_nowhere_else(write: Write):
+def test_a_secret_of_the_file_is_stored_encrypted_and_nowhere_else(write):
     """E2, E6."""
     told = run(write("A", environment="remote", auth=OAUTH | {"clientSecret": SECRET}))
     source = Source.objects.get()
@@ -313,7 +312,7 @@ def test_a_secret_of_the_file_is_stored_encrypted_and_nowhere_else(write: Write)
     assert source.config["oauth_client_id"] == "me"
 
 
-def test_a_secret_may_come_from_elsewhere(write: Write, monkeypatch: pytest.MonkeyPatch):
+def test_a_secret_may_come_from_elsewhere(write, monkeypatch):
     """E2, E6: by either name; without it the settings are incomplete."""
     file = write("A", auth=OAUTH)
     assert "client secret" in refused(file)
@@ -333,7 +332,7 @@ def test_a_secret_may_come_from_elsewhere(write: Write, monkeypatch: pytest.Monk
     assert Source.objects.get().credentials == {"oauth_client_secret": "a third"}
 
 
-def test_a_file_cannot_send_stored_secrets_elsewhere(write: Write):
+def test_a_file_cannot_send_stored_secrets_elsewhere(write):
     """E6: whoever names another address has to know them."""
     run(write("A", auth=OAUTH | {"clientSecret": SECRET}))
     elsewhere = OAUTH | {"oauth2URL": "https://evil.example.com/token"}
@@ -345,7 +344,7 @@ def test_a_file_cannot_send_stored_secrets_elsewhere(write: Write):
 # By path
 
 
-def test_a_source_can_read_the_file_itself(write: Write):
+def test_a_source_can_read_the_file_itself(write):
     """E10: the path is stored, and not what it says now."""
     file = write("A")
     run(file, "--by-path")
@@ -354,7 +353,7 @@ def test_a_source_can_read_the_file_itself(write: Write):
     assert present() == {"A"}
 
 
-def test_a_file_that_is_read_by_its_path_decides_alone(write: Write):
+def test_a_file_that_is_read_by_its_path_decides_alone(write):
     """E10: nothing gets lost by that unasked."""
     run(write("A"))
     both, other = write("A", "B"), write("B")
@@ -367,7 +366,7 @@ def test_a_file_that_is_read_by_its_path_decides_alone(write: Write):
     assert present() == {"B", "C"} and "definitions_file" not in Source.objects.get().config
 
 
-def test_nothing_is_added_to_what_cannot_be_read(write: Write, tmp_path: Path):
+def test_nothing_is_added_to_what_cannot_be_read(write, tmp_path):
     """E5: pruning replaces it."""
     file = write("A")
     run(file, "--by-path")
@@ -419,7 +418,7 @@ def test_what_the_result_cache_cannot_be_set_to_is_told():
 # Beside other sources
 
 
-def test_the_workflows_of_other_sources_are_left_alone(write: Write):
+def test_the_workflows_of_other_sources_are_left_alone(write):
     """A5.3: a clash of names is settled as for every other engine."""
     other = make_workflow(name="A")
     run(write("A"), "--prune")
@@ -428,7 +427,7 @@ def test_the_workflows_of_other_sources_are_left_alone(write: Write):
     assert other.tool_name == "A" and mine.tool_name != "A"
 
 
-def test_a_source_that_is_switched_off_can_be_imported_into(write: Write):
+def test_a_source_that_is_switched_off_can_be_imported_into(write):
     """A4.1: it stays off."""
     run(write("A"))
     change_source(Source.objects.get(), enabled=False)

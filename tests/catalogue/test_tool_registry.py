@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from catalogue.actions.sources import change_source, create_source, switch_sources
 from catalogue.admin.discovery import describe_counts
@@ -30,6 +29,7 @@ from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import API, BEARER, TOKEN, tool
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.factories import NOWHERE, make_source, make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db,
@@ -57,7 +57,7 @@ def refusal(act: Callable[[], object]) -> list[tuple[int | None, str, str]]:
 # Where a tool belongs
 
 
-def test_a_tool_belongs_to_the_source_whose_address_it_begins_with() -> None:
+def test_a_tool_belongs_to_the_source_whose_address_it_begins_with():
     """C1.4: the closest one, by whole steps of the path."""
     for name, path in {"all": "", "v1": "/v1", "v1-orders": "/v1/orders", "v10": "/v10"}.items():
         add_api(name, f"{API}{path}")
@@ -73,7 +73,7 @@ def test_a_tool_belongs_to_the_source_whose_address_it_begins_with() -> None:
     assert paths == ["/v2/x", "/x", "/{order_id}", "/ordersets", "", ""]
 
 
-def test_who_one_is_at_the_api_decides_as_well() -> None:
+def test_who_one_is_at_the_api_decides_as_well():
     """C1.4: a tool never gets credentials that it did not ask for."""
     key = {"type": "api_key", "in": "header", "name": "X-Key", "key": TOKEN}
     ways: list[dict[str, Any]] = [
@@ -97,7 +97,7 @@ def test_who_one_is_at_the_api_decides_as_well() -> None:
     assert [one.source for one in more.tools] == [one.source for one in stored.tools]
 
 
-def test_of_two_accounts_the_secret_tells_which_is_meant() -> None:
+def test_of_two_accounts_the_secret_tells_which_is_meant():
     add_api("mine", token="my-token")
     add_api("yours", token="your-token")
 
@@ -116,7 +116,7 @@ def test_of_two_accounts_the_secret_tells_which_is_meant() -> None:
     assert told(known) == [("get_order", "yours", "unchanged")], "where it is already it stays"
 
 
-def test_a_source_added_later_takes_no_tool_away() -> None:
+def test_a_source_added_later_takes_no_tool_away():
     """C1.1: the same submission means the same tool, whatever was added meanwhile."""
     store_tools([tool()], expose=True)
     add_api("closer", f"{API}/v1")
@@ -125,7 +125,7 @@ def test_a_source_added_later_takes_no_tool_away() -> None:
     assert told(store_tools([tool("new")], expose=True)) == [("new", "closer", "added")]
 
 
-def test_tools_of_a_named_source_need_not_say_who_they_are() -> None:
+def test_tools_of_a_named_source_need_not_say_who_they_are():
     """C1.4"""
     source = add_api("orders", f"{API}/v1", token=TOKEN)
 
@@ -146,7 +146,7 @@ def test_tools_of_a_named_source_need_not_say_who_they_are() -> None:
     assert source.workflows.count() == 2
 
 
-def test_a_new_named_source_is_one_api() -> None:
+def test_a_new_named_source_is_one_api():
     first = tool("a", api={"authentication": BEARER})
     faults = refusal(
         lambda: store_tools(
@@ -172,7 +172,7 @@ def test_a_new_named_source_is_one_api() -> None:
     assert source.new_workflows == Source.NewWorkflows.HIDDEN
 
 
-def test_names_of_new_sources_are_free_and_fit() -> None:
+def test_names_of_new_sources_are_free_and_fit():
     make_source("api.example.com")
     endpoints = [
         API,
@@ -191,7 +191,7 @@ def test_names_of_new_sources_are_free_and_fit() -> None:
 # What is kept
 
 
-def test_what_was_stored_submitted_again_is_unchanged() -> None:
+def test_what_was_stored_submitted_again_is_unchanged():
     """C1.4: reading and submitting are each other's inverse, for every way to say a thing."""
     tools = [
         tool(),
@@ -229,7 +229,7 @@ def test_what_was_stored_submitted_again_is_unchanged() -> None:
     assert TOKEN not in repr(again) and TOKEN not in repr(tools)
 
 
-def test_new_tools_are_shown_as_the_submission_says_and_others_as_they_were() -> None:
+def test_new_tools_are_shown_as_the_submission_says_and_others_as_they_were():
     """A4.2"""
     add_api("orders")
     store_tools([tool("hidden")], expose=False)
@@ -242,7 +242,7 @@ def test_new_tools_are_shown_as_the_submission_says_and_others_as_they_were() ->
     assert (off.exposed, off.hidden_because) == (False, "source switched off")
 
 
-def test_pruning_removes_what_the_submission_lacks_from_that_source_only() -> None:
+def test_pruning_removes_what_the_submission_lacks_from_that_source_only():
     """A1.3"""
     store_tools([tool("a"), tool("b"), tool("c", endpoint="https://other.example.com")], expose=True)
 
@@ -256,7 +256,7 @@ def test_pruning_removes_what_the_submission_lacks_from_that_source_only() -> No
     assert run is not None and (run.added, run.unchanged, run.missing) == (1, 1, 1)
 
 
-def test_a_tool_of_a_dead_source_is_stored_all_the_same() -> None:
+def test_a_tool_of_a_dead_source_is_stored_all_the_same():
     """A5.3: storing does not ask the API anything."""
     with http_tool_hosts("127.0.0.1"):
         store_tools([tool(endpoint=f"{NOWHERE}/x")], expose=True)
@@ -266,7 +266,7 @@ def test_a_tool_of_a_dead_source_is_stored_all_the_same() -> None:
     assert source.workflows.get().enabled
 
 
-def test_a_tool_of_an_address_that_is_not_allowed_is_refused_in_words() -> None:
+def test_a_tool_of_an_address_that_is_not_allowed_is_refused_in_words():
     """C1.4: before anything could be sent there."""
     ((position, path, message),) = refusal(lambda: store_tools([tool(endpoint=f"{NOWHERE}/x")], expose=True))
 
@@ -275,12 +275,12 @@ def test_a_tool_of_an_address_that_is_not_allowed_is_refused_in_words() -> None:
     assert not Source.objects.exists()
 
 
-def test_what_engines_list_is_removed_by_engines_alone() -> None:
+def test_what_engines_list_is_removed_by_engines_alone():
     with pytest.raises(ValueError, match="is not an HTTP tool"):
         remove_tool(make_workflow())
 
 
-def test_only_a_named_source_is_pruned() -> None:
+def test_only_a_named_source_is_pruned():
     with pytest.raises(ValueError, match="name of a source"):
         store_tools([tool()], expose=True, prune=True)
 
@@ -296,7 +296,7 @@ def api() -> Iterator[TargetApi]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_refresh_checks_the_connection_and_touches_no_tool(api: TargetApi) -> None:
+def test_a_refresh_checks_the_connection_and_touches_no_tool(api):
     """A1.1, B9: what is declared here does not disappear because the API lists nothing."""
     store_tools(
         [tool("a", endpoint=f"{api.base_url}/orders"), tool("b", endpoint=f"{api.base_url}/weather")],
@@ -320,7 +320,7 @@ def test_a_refresh_checks_the_connection_and_touches_no_tool(api: TargetApi) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_api_that_cannot_be_reached_is_an_outage_of_tools_that_stay(api: TargetApi) -> None:
+def test_an_api_that_cannot_be_reached_is_an_outage_of_tools_that_stay(api):
     """A1.4, A5.4"""
     store_tools([tool(endpoint=f"{NOWHERE}/x")], expose=True)
 
@@ -336,7 +336,7 @@ def test_an_api_that_cannot_be_reached_is_an_outage_of_tools_that_stay(api: Targ
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_api_that_answers_anything_at_all_is_no_outage(api: TargetApi) -> None:
+def test_an_api_that_answers_anything_at_all_is_no_outage(api):
     """B9: hardly any API has something at its base URL."""
     api.tell("GET", "/", Reply(404, {"error": "nothing here"}))
     store_tools([tool(endpoint=f"{api.base_url}/orders")], expose=True)
@@ -354,31 +354,10 @@ def test_an_api_that_answers_anything_at_all_is_no_outage(api: TargetApi) -> Non
 # - a submission while the source's settings change: the tool belongs to what the source is afterwards.
 
 
-@pytest.fixture
-def at_once() -> Iterator[Callable[..., list[Any]]]:
-    """Run these in threads with database connections of their own; what they return, in their order."""
-    threads = ThreadPoolExecutor(8)
-
-    def run(acts: list[Callable[[], Any]]) -> list[Any]:
-        def with_own_connection(act: Callable[[], Any]) -> Any:
-            try:
-                return act()
-            finally:
-                connection.close()
-
-        return [future.result() for future in [threads.submit(with_own_connection, act) for act in acts]]
-
-    yield run
-    threads.shutdown()
-
-
-AtOnce = Callable[[list[Callable[[], Any]]], list[Any]]
-
-
 @pytest.mark.django_db(transaction=True)
-def test_the_same_new_tool_at_once_is_one_tool(at_once: AtOnce) -> None:
+def test_the_same_new_tool_at_once_is_one_tool():
     """C1.1"""
-    stored = at_once([lambda: store_tools([tool()], expose=True)] * 6)
+    stored = together(*[partial(store_tools, [tool()], expose=True)] * 6)
 
     changes = sorted(one.tools[0].change for one in stored)
     assert changes == ["added"] + ["unchanged"] * 5
@@ -388,16 +367,10 @@ def test_the_same_new_tool_at_once_is_one_tool(at_once: AtOnce) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tools_of_one_new_api_at_once_get_one_source(at_once: AtOnce) -> None:
+def test_tools_of_one_new_api_at_once_get_one_source():
     """C1.1"""
-    stored = at_once(
-        [
-            lambda number=number: store_tools(
-                [tool(f"t{number}", api={"authentication": BEARER})], expose=True
-            )
-            for number in range(6)
-        ]
-    )
+    tools = [tool(f"t{number}", api={"authentication": BEARER}) for number in range(6)]
+    stored = together(*(partial(store_tools, [one], expose=True) for one in tools))
 
     assert {one.tools[0].source for one in stored} == {"api.example.com"}
     assert Workflow.objects.count() == 6
@@ -405,23 +378,17 @@ def test_tools_of_one_new_api_at_once_get_one_source(at_once: AtOnce) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tools_of_one_name_at_once_get_ids_of_their_own(at_once: AtOnce) -> None:
+def test_tools_of_one_name_at_once_get_ids_of_their_own():
     """C1.1, A6.4"""
-    stored = at_once(
-        [
-            lambda number=number: store_tools(
-                [tool(endpoint=f"https://api{number}.example.com")], expose=True
-            )
-            for number in range(6)
-        ]
-    )
+    tools = [tool(endpoint=f"https://api{number}.example.com") for number in range(6)]
+    stored = together(*(partial(store_tools, [one], expose=True) for one in tools))
 
     assert len({one.tools[0].tool_id for one in stored}) == 6
     assert sorted(Workflow.objects.values_list("name", flat=True)) == ["get_order"] * 6
 
 
 @pytest.mark.django_db(transaction=True)
-def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> None:
+def test_replacing_and_removing_at_once_leaves_one_of_both():
     """A1.3: a tool that is gone is not brought back by who meant to change it."""
     store_tools([tool()], expose=True)
     workflow = Workflow.objects.select_related("source").get()
@@ -433,7 +400,7 @@ def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> N
             return False
         return True
 
-    replaced, _ = at_once([replace, lambda: remove_tool(workflow)])
+    replaced, _ = together(replace, partial(remove_tool, workflow))
 
     workflow.refresh_from_db()
     assert workflow.missing_since is not None
@@ -441,7 +408,7 @@ def test_replacing_and_removing_at_once_leaves_one_of_both(at_once: AtOnce) -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, at_once: AtOnce) -> None:
+def test_a_submission_while_the_source_is_checked_loses_nothing(api):
     """B6"""
     store_tools([tool("a", endpoint=f"{api.base_url}/orders")], expose=True)
     api.tell("GET", "/", Reply(200, {}, held=True))
@@ -453,7 +420,7 @@ def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, 
         api.released.set()
         return stored
 
-    run, stored = at_once([lambda: refresh_source(source), submit])
+    run, stored = together(partial(refresh_source, source), submit)
 
     assert run.outcome == DiscoveryRun.Outcome.SUCCEEDED
     assert told(stored) == [("b", "127.0.0.1", "added")]
@@ -462,16 +429,13 @@ def test_a_submission_while_the_source_is_checked_loses_nothing(api: TargetApi, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submission_while_the_settings_change_goes_where_they_lead(at_once: AtOnce) -> None:
+def test_a_submission_while_the_settings_change_goes_where_they_lead():
     """A4.4: to the source as it was before or as it is after, never to a mixture."""
     source = add_api("orders")
     elsewhere = {"base_url": "https://elsewhere.example.com"}
 
-    stored, _ = at_once(
-        [
-            lambda: store_tools([tool()], expose=True),
-            lambda: change_source(source, config=elsewhere),
-        ]
+    stored, _ = together(
+        partial(store_tools, [tool()], expose=True), partial(change_source, source, config=elsewhere)
     )
 
     workflow = Workflow.objects.select_related("source").get()

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -62,7 +61,7 @@ async def news_of(watch: RevisionWatch) -> None:
 
 
 @pytest.mark.usefixtures("lasting")
-async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then() -> None:
+async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then():
     with watching_revisions(asyncio.Event()) as watch:
         await news_of(watch)
         for name in ("first", "second"):
@@ -72,7 +71,7 @@ async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then
 
 
 @pytest.mark.usefixtures("lasting")
-async def test_a_change_that_is_not_committed_yet_is_none() -> None:
+async def test_a_change_that_is_not_committed_yet_is_none():
     """A watcher that is told too early would look, and see the old catalogue."""
 
     def change_and_look() -> int:
@@ -93,7 +92,7 @@ async def test_a_change_that_is_not_committed_yet_is_none() -> None:
         assert catalogue.revision > before
 
 
-async def test_other_news_of_the_same_event_are_no_revision() -> None:
+async def test_other_news_of_the_same_event_are_no_revision():
     stirred = asyncio.Event()
     with watching_revisions(stirred) as watch:
         await news_of(watch)
@@ -101,7 +100,7 @@ async def test_other_news_of_the_same_event_are_no_revision() -> None:
         assert not watch.moved
 
 
-async def test_while_nobody_watches_there_is_no_look() -> None:
+async def test_while_nobody_watches_there_is_no_look():
     """Also none by a task that goes on by itself, which would ask the database for ever."""
     before = asyncio.all_tasks()
     with watching_revisions(asyncio.Event()):
@@ -114,7 +113,7 @@ async def test_while_nobody_watches_there_is_no_look() -> None:
         await asyncio.wait(looking)
 
 
-async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str]) -> None:
+async def test_a_database_that_cannot_be_asked_is_asked_again(logged):
     """As while it is restarted; and it is said once why nobody hears anything, as part of no request."""
     traces.request_id.set("the-first-request")
     with watching_revisions(asyncio.Event()) as watch:
@@ -136,9 +135,7 @@ def _rename_table(old: str, new: str) -> None:
         cursor.execute(f'ALTER TABLE "{old}" RENAME TO "{new}"')
 
 
-async def test_fifty_watchers_share_one_query_per_look(
-    settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_fifty_watchers_share_one_query_per_look(settings, caplog):
     settings.DEBUG = True
     watches = [watching_revisions(asyncio.Event()) for _ in range(50)]
     entered = [watch.__enter__() for watch in watches]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -57,9 +56,7 @@ def test_an_execution_that_ended_as_its_run_did_is_no_violation():
         ({}, {"mark": "mark-00009"}, Kind.WRONG),
     ],
 )
-def test_a_record_that_tells_something_else_than_the_engine_is_found(
-    changes: dict[str, Any], run_changes: dict[str, Any], kind: Kind
-):
+def test_a_record_that_tells_something_else_than_the_engine_is_found(changes, run_changes, kind):
     assert kind in found(TOLD, [replace(EXECUTION, **changes)], [replace(RUN, **run_changes)])
 
 
@@ -111,9 +108,7 @@ def test_an_engine_that_was_asked_is_believed_unless_it_has_the_run_after_all():
 @pytest.mark.parametrize(
     ("persistence", "kinds"), [(Persistence.KEY, {Kind.DOUBLED}), (Persistence.REPEAT, set())]
 )
-def test_a_second_execution_is_allowed_to_a_repeated_call_without_a_key_only(
-    persistence: Persistence, kinds: set[Kind]
-):
+def test_a_second_execution_is_allowed_to_a_repeated_call_without_a_key_only(persistence, kinds):
     story = broken(replace(TOLD, call=replace(CALL, persistence=persistence)), 1)
     executions = [EXECUTION, replace(EXECUTION, id="e2", run_id="r2")]
     assert found(story, executions, [RUN, replace(RUN, run_id="r2")]) == kinds
@@ -146,7 +141,7 @@ def test_a_persistent_caller_without_an_answer_is_a_violation_and_one_that_gave_
 
 
 @pytest.mark.parametrize(("second_started_at", "kinds"), [(20, set()), (19, {Kind.WRONG})])
-def test_more_runs_at_a_time_than_are_allowed_are_found(second_started_at: int, kinds: set[Kind]):
+def test_more_runs_at_a_time_than_are_allowed_are_found(second_started_at, kinds):
     story = replace(broken(TOLD, 1), call=replace(CALL, source=KEYED))
     executions = [replace(EXECUTION, source=KEYED), replace(EXECUTION, source=KEYED, id="e2", run_id="r2")]
     first = replace(RUN, source=KEYED, started_at=10, ended_at=20)

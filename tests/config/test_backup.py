@@ -61,9 +61,7 @@ def add_source(data: Path, name: str) -> None:
     manage(data, "add_source", name, "simplified", "--config", config, *secret, ENGINE_KEY="engine-secret")
 
 
-def test_a_restored_product_reads_the_credentials_that_the_first_one_stored(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_restored_product_reads_the_credentials_that_the_first_one_stored(data, tmp_path):
     """E10: the key is in the backup, and only its owner may read that."""
     add_source(data, "erp")
     manage(data, "backup", str(tmp_path / "b.tar"))
@@ -76,7 +74,7 @@ def test_a_restored_product_reads_the_credentials_that_the_first_one_stored(
     assert (elsewhere / "catalogue.sqlite3").stat().st_mode & 0o077 == 0
 
 
-def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_path: Path) -> None:
+def test_existing_data_is_replaced_only_when_told_to_and_kept(data, tmp_path):
     manage(data, "backup", str(tmp_path / "b.tar"))
     add_source(data, "later")
     refused = manage(data, "restore", str(tmp_path / "b.tar"), fails=True)
@@ -88,7 +86,7 @@ def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_pa
             assert opened.execute("SELECT count(*) FROM catalogue_source").fetchone() == (count,)
 
 
-def test_another_key_that_was_there_before_is_kept(good: Path, tmp_path: Path) -> None:
+def test_another_key_that_was_there_before_is_kept(good, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     manage(elsewhere, "shell", "--verbosity=0", "-c", "0")
     key = (elsewhere / "secret_key").read_text()
@@ -98,7 +96,7 @@ def test_another_key_that_was_there_before_is_kept(good: Path, tmp_path: Path) -
     assert (elsewhere / "secret_key").read_text() == (good.parent / "data" / "secret_key").read_text()
 
 
-def test_a_backup_whose_key_the_environment_lacks_is_refused(good: Path, tmp_path: Path) -> None:
+def test_a_backup_whose_key_the_environment_lacks_is_refused(good, tmp_path):
     """The product would use the environment's key, which reads none of the credentials."""
     own = {"SECRET_KEY": "another-key-of-the-environment-0123456789"}
     refused = manage(tmp_path / "elsewhere", "restore", str(good), fails=True, **own)
@@ -108,8 +106,8 @@ def test_a_backup_whose_key_the_environment_lacks_is_refused(good: Path, tmp_pat
 
 
 def test_what_a_killed_restore_left_is_removed_by_the_next_one_and_what_a_running_one_uses_is_not(
-    good: Path, tmp_path: Path
-) -> None:
+    good, tmp_path
+):
     """It holds a copy of everything with its key, for ever: nothing removed or named it."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -133,7 +131,7 @@ def test_what_a_killed_restore_left_is_removed_by_the_next_one_and_what_a_runnin
 
 
 @pytest.mark.parametrize("kind", ["a link", "somebody's own"])
-def test_other_folders_of_such_a_name_stay_as_they_are(data: Path, tmp_path: Path, kind: str) -> None:
+def test_other_folders_of_such_a_name_stay_as_they_are(data, tmp_path, kind):
     """Others may write where backups are kept."""
     left = tmp_path / ".workflow-catalogue-backup-x"
     if kind == "a link":
@@ -147,7 +145,7 @@ def test_other_folders_of_such_a_name_stay_as_they_are(data: Path, tmp_path: Pat
     assert (left / ("secret_key" if kind == "a link" else "thesis")).exists()
 
 
-def test_a_database_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
+def test_a_database_in_use_is_not_replaced(data, tmp_path):
     manage(data, "backup", str(tmp_path / "b.tar"))
     with closing(sqlite3.connect(data / "catalogue.sqlite3")) as running:
         running.execute("PRAGMA journal_mode=WAL")
@@ -157,7 +155,7 @@ def test_a_database_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
     assert not list(data.glob("*.before-*"))
 
 
-def test_a_backup_of_a_later_version_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_backup_of_a_later_version_is_refused(data, tmp_path):
     """An older version would run on tables that it does not know."""
     with closing(sqlite3.connect(data / "catalogue.sqlite3")) as database:
         database.execute(
@@ -175,9 +173,7 @@ def forget_migrations(data: Path, condition: str) -> None:
         database.commit()
 
 
-def test_a_backup_from_before_the_squash_of_migrations_is_restored_and_needs_none(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_backup_from_before_the_squash_of_migrations_is_restored_and_needs_none(data, tmp_path):
     """E10: `migrate` only notes that."""
     add_source(data, "erp")
     forget_migrations(data, "name LIKE '0001_squashed_%'")
@@ -191,9 +187,7 @@ def test_a_backup_from_before_the_squash_of_migrations_is_restored_and_needs_non
     assert "engine-secret" in manage(elsewhere, "shell", "--verbosity=0", "-c", show)
 
 
-def test_a_backup_with_some_of_the_squashed_migrations_is_refused_as_migrate_refuses_it(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_backup_with_some_of_the_squashed_migrations_is_refused_as_migrate_refuses_it(data, tmp_path):
     """E10: with the code that can apply the others."""
     forget_migrations(data, "app = 'executions' AND name = '0019_plain_words'")
     manage(data, "backup", str(tmp_path / "b.tar"))
@@ -260,7 +254,7 @@ for backup in sys.argv[1:]:
 """
 
 
-def test_what_is_no_good_backup_is_refused_in_a_sentence(good: Path, tmp_path: Path) -> None:
+def test_what_is_no_good_backup_is_refused_in_a_sentence(good, tmp_path):
     """Some filled memory and disk, did not end, ended in a traceback or brought an unusable key; unpacked, a
     compressed one may be a thousand times as large."""
     whole = good.read_bytes()
@@ -293,7 +287,7 @@ def test_what_is_no_good_backup_is_refused_in_a_sentence(good: Path, tmp_path: P
     assert not list(elsewhere.glob(".workflow-catalogue-*"))
 
 
-def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+def test_a_file_that_exists_is_not_overwritten(data, tmp_path):
     (tmp_path / "b.tar").write_text("last week's")
     assert "--force" in manage(data, "backup", str(tmp_path / "b.tar"), fails=True)
     assert (tmp_path / "b.tar").read_text() == "last week's"
@@ -308,7 +302,7 @@ manage.main()
 """
 
 
-def test_a_disk_without_space_is_named_and_nothing_is_left(good: Path, data: Path, tmp_path: Path) -> None:
+def test_a_disk_without_space_is_named_and_nothing_is_left(good, data, tmp_path):
     """`backup` ended in a traceback, and `restore` named its file, and a first start ended as `backup`."""
     target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
     target.mkdir()
@@ -328,7 +322,7 @@ def test_a_disk_without_space_is_named_and_nothing_is_left(good: Path, data: Pat
     assert not list((tmp_path / "new").glob("secret_key*"))
 
 
-def test_a_database_without_space_names_its_disk(data: Path) -> None:
+def test_a_database_without_space_names_its_disk(data):
     """It asked whether this was the right file, and whether to migrate."""
     fill = "from django.db import connection; cursor = connection.cursor(); "
     fill += "cursor.execute('PRAGMA max_page_count=1'); "
@@ -337,13 +331,13 @@ def test_a_database_without_space_names_its_disk(data: Path) -> None:
     assert f"the disk is full ({data / 'catalogue.sqlite3'})" in told and "migrate" not in told
 
 
-def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
+def test_a_folder_without_data_is_not_backed_up(tmp_path):
     refused = manage(tmp_path / "wrong", "backup", str(tmp_path / "b.tar"), fails=True)
     assert "is empty. Is CATALOGUE_DATA_DIR" in refused
     assert not (tmp_path / "b.tar").exists() and not (tmp_path / "wrong").exists()
 
 
-def test_a_refused_restore_leaves_no_data_folder_behind_that_it_has_made(good: Path, tmp_path: Path) -> None:
+def test_a_refused_restore_leaves_no_data_folder_behind_that_it_has_made(good, tmp_path):
     (tmp_path / "bad.tar").write_text("not a backup")
     missing = tmp_path / "not mounted" / "data"
     for backup in ("bad.tar", "no such.tar"):
@@ -355,25 +349,25 @@ def test_a_refused_restore_leaves_no_data_folder_behind_that_it_has_made(good: P
     assert "Restored" in manage(missing, "restore", str(good))
 
 
-def test_a_folder_is_no_file_to_back_up_to(data: Path, tmp_path: Path) -> None:
+def test_a_folder_is_no_file_to_back_up_to(data, tmp_path):
     """`--force`, which was the advice, does not replace one either."""
     refused = manage(data, "backup", str(tmp_path), fails=True)
     assert "is a folder. Name a file in it." in refused and "--force" not in refused
 
 
-def test_a_key_file_without_a_key_is_told_in_a_sentence(data: Path) -> None:
+def test_a_key_file_without_a_key_is_told_in_a_sentence(data):
     (data / "secret_key").write_text("\n")
     told = manage(data, "list_tools", fails=True)
     assert f"{data / 'secret_key'} cannot be used: it contains no key." in told and "Traceback" not in told
 
 
-def test_another_database_server_has_tools_of_its_own(data: Path, tmp_path: Path) -> None:
+def test_another_database_server_has_tools_of_its_own(data, tmp_path):
     nowhere = "postgres://someone@127.0.0.1:9/nothing"
     refused = manage(data, "backup", str(tmp_path / "b.tar"), fails=True, DATABASE_URL=nowhere)
     assert "pg_dump" in refused
 
 
-def test_a_new_key_for_a_database_that_processes_share_is_told_of_once(tmp_path: Path) -> None:
+def test_a_new_key_for_a_database_that_processes_share_is_told_of_once(tmp_path):
     """Another folder may have the key that the data was encrypted with, or the other processes use."""
     other, command = "postgres://someone@127.0.0.1:9/nothing", ["shell", "--verbosity=0", "-c", "0"]
     told = manage(tmp_path / "new", *command, DATABASE_URL=other)
@@ -385,7 +379,7 @@ def test_a_new_key_for_a_database_that_processes_share_is_told_of_once(tmp_path:
 @pytest.mark.databases("config.backup")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="for PostgreSQL")
-def test_the_documented_commands_back_up_and_restore_postgresql(tmp_path: Path) -> None:
+def test_the_documented_commands_back_up_and_restore_postgresql(tmp_path):
     """E10"""
     pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     dump, restore = re.findall(r"^\$ (pg_\w+ .*)$", pages, re.MULTILINE)

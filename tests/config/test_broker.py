@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +25,7 @@ from loguru import logger
 from config.beat import Scheduler
 from config.celery import TICK, TICK_EXPIRES, app, embedded_broker_options
 from tests.logs import shown_lines
-from tests.processes import ROOT
+from tests.processes import run_python
 
 WRITERS, READERS, EACH = 3, 3, 150
 BROKER = os.environ.get("CELERY_BROKER_URL", "")
@@ -45,9 +43,7 @@ def connected_like(connection: Connection) -> Connection:
     return Connection("filesystem://", transport_options=connection.transport_options)
 
 
-def test_every_message_is_taken_once_and_whole_while_others_are_written(
-    connection: Connection, tmp_path: Path
-):
+def test_every_message_is_taken_once_and_whole_while_others_are_written(connection, tmp_path):
     """A worker that reads half a message would die of it."""
     all_written = Event()
 
@@ -76,26 +72,26 @@ def test_every_message_is_taken_once_and_whole_while_others_are_written(
     assert list((tmp_path / "broker" / "messages").iterdir()) == []
 
 
-def test_messages_come_in_the_order_in_which_they_were_put(connection: Connection):
+def test_messages_come_in_the_order_in_which_they_were_put(connection):
     channel = connection.default_channel
     for number in range(20):
         channel._put("work", number)
     assert [channel._get("work") for _ in range(20)] == list(range(20))
 
 
-def test_queues_do_not_see_each_others_messages(connection: Connection):
+def test_queues_do_not_see_each_others_messages(connection):
     connection.default_channel._put("one", 1)
     with pytest.raises(Empty):
         connection.default_channel._get("other")
 
 
-def test_a_message_published_before_any_worker_was_there_is_kept(connection: Connection):
+def test_a_message_published_before_any_worker_was_there_is_kept(connection):
     """The queue is known from the first start on."""
     connection.Producer().publish({"a": 1}, exchange="celery", routing_key="celery", serializer="json")
     assert connection.default_channel._get("celery")["body"]
 
 
-def test_a_worker_that_loses_its_broker_says_only_that(caplog: pytest.LogCaptureFixture):
+def test_a_worker_that_loses_its_broker_says_only_that(caplog):
     """Warnings are errors here, and lines of the log in a process."""
     worker = SimpleNamespace(use_eventloop=False)
     consumer = Consumer(print, app=app, pool=TaskPool(1), initial_prefetch_count=1, controller=worker)
@@ -110,20 +106,17 @@ def test_a_worker_that_loses_its_broker_says_only_that(caplog: pytest.LogCapture
     [("app.loader.init_worker()", "executions.tasks"), ("app.Beat().init_loader()", "celery.apps.beat")],
     ids=["worker", "beat"],
 )
-def test_workers_and_beat_start_without_what_only_others_need(start: str, loaded: str):
+def test_workers_and_beat_start_without_what_only_others_need(start, loaded):
     """Loading it took longer than all the rest of a start."""
     needless = ["config.urls", "mcp", "mcp_bridge.tasks", "catalogue.imports.temporal"]
     if "Beat" in start:
         needless += ["executions.models", "executions.tasks"]
     program = f"import sys; from config.celery import app; {start}; "
     program += f"print({loaded!r} in sys.modules, *(set({needless}) & sys.modules.keys()))"
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert outcome.stdout.split() == ["True"]
+    assert run_python(["-c", program]).stdout.split() == ["True"]
 
 
-def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path, monkeypatch):
     """It sent nothing until the time of its last ticks was reached again, also after a restart."""
     right, offset, sent = app.now, timedelta(days=1), []
     monkeypatch.setattr(app, "now", lambda: right() + offset)
@@ -146,7 +139,7 @@ def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monke
         assert tick() == 1
 
 
-def test_beat_says_that_the_clock_went_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_beat_says_that_the_clock_went_forward(tmp_path, monkeypatch):
     """All runs timed out together, and no line of any log had to do with the clock."""
     right, offset, lines = app.now, timedelta(), []
     monkeypatch.setattr(app, "now", lambda: right() + offset)
@@ -187,12 +180,11 @@ app.start(["--quiet", "beat", "--pidfile="])
 
 @pytest.mark.e2e
 @pytest.mark.skipif(not BROKER.startswith("amqp"), reason="messages to RabbitMQ are sent under a lock")
-def test_beat_ends_when_it_is_told_to_in_the_middle_of_a_message(tmp_path: Path):
+def test_beat_ends_when_it_is_told_to_in_the_middle_of_a_message(tmp_path):
     """It waited for ever for the lock that it held itself, and an upgrade for it."""
     environment = os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path)}
-    program = [sys.executable, "-c", ENDED_WITHIN_A_MESSAGE]
-    outcome = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
-    assert outcome.returncode == 0, outcome.stderr.decode()
+    outcome = run_python(["-c", ENDED_WITHIN_A_MESSAGE], environment=environment)
+    assert outcome.returncode == 0, outcome.stderr
 
 
 def receive_tick(*, late: float) -> None:
@@ -205,7 +197,7 @@ def receive_tick(*, late: float) -> None:
         task_prerun.send(sender=task, task_id=received.id, task=task)
 
 
-def test_a_worker_says_that_it_drops_all_ticks_because_clocks_differ() -> None:
+def test_a_worker_says_that_it_drops_all_ticks_because_clocks_differ():
     """It did so without a word, and runs that no request waits for did not go on."""
     app.loader.import_default_modules()
 

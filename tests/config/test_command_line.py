@@ -20,9 +20,7 @@ def told(*words: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_our_commands_are_listed_by_purpose_apart_from_those_of_django(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_commands_are_listed_by_purpose_apart_from_those_of_django(monkeypatch, capsys):
     """N5: all of ours, few of the others, and a word on where the rest is."""
 
     def told(*words: str) -> str:
@@ -44,7 +42,7 @@ def test_our_commands_are_listed_by_purpose_apart_from_those_of_django(
 
 
 @pytest.mark.parametrize("words", ["--version", "version", "quickstart --version", "migrate --version"])
-def test_the_version_is_the_product_s(words: str) -> None:
+def test_the_version_is_the_product_s(words):
     """N5: with Django's beside it."""
     assert told(*words.split()).split() == [
         "Workflow",
@@ -55,5 +53,5 @@ def test_the_version_is_the_product_s(words: str) -> None:
     ]
 
 
-def test_the_help_of_quickstart_names_its_port() -> None:
+def test_the_help_of_quickstart_names_its_port():
     assert "PORT=8001" in told("quickstart", "--help")

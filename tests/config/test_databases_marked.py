@@ -20,7 +20,7 @@ TESTS = {
 }
 
 
-def test_every_module_that_depends_on_the_database_is_shown_on_postgresql() -> None:
+def test_every_module_that_depends_on_the_database_is_shown_on_postgresql():
     shown = {
         name
         for text in TESTS.values()
@@ -48,7 +48,7 @@ def test_every_module_that_depends_on_the_database_is_shown_on_postgresql() -> N
     assert not gone, f"Marks name modules that are not there: {gone}"
 
 
-def test_every_test_module_that_asks_which_database_it_has_runs_on_both() -> None:
+def test_every_test_module_that_asks_which_database_it_has_runs_on_both():
     unmarked = [
         str(path.relative_to(ROOT))
         for path, text in TESTS.items()

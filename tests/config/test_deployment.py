@@ -38,7 +38,7 @@ def unit(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "systemd").iterdir()), ids=lambda path: path.name)
-def test_a_systemd_unit_starts_a_command_with_settings_that_exist(path: Path) -> None:
+def test_a_systemd_unit_starts_a_command_with_settings_that_exist(path):
     """E10"""
     lines = unit(path)
     (start,) = (value for key, value in lines if key == "ExecStart")
@@ -51,7 +51,7 @@ def test_a_systemd_unit_starts_a_command_with_settings_that_exist(path: Path) ->
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_service_of_compose_runs_a_command_with_settings_that_exist(name: str) -> None:
+def test_a_service_of_compose_runs_a_command_with_settings_that_exist(name):
     """E10"""
     service = COMPOSE["services"][name]
     check_command(service["command"])
@@ -59,7 +59,7 @@ def test_a_service_of_compose_runs_a_command_with_settings_that_exist(name: str)
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
 
 
-def test_no_service_of_compose_has_a_secret_in_its_environment() -> None:
+def test_no_service_of_compose_has_a_secret_in_its_environment():
     """E6"""
     secret = {
         name
@@ -73,7 +73,7 @@ def test_no_service_of_compose_has_a_secret_in_its_environment() -> None:
     assert all(f"[ -e {name} ]" in made for name in COMPOSE["secrets"])
 
 
-def test_the_image_and_what_runs_it_agree() -> None:
+def test_the_image_and_what_runs_it_agree():
     """E10: the user, the folder of the data, and the probes."""
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     helpers = (CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def test_the_image_and_what_runs_it_agree() -> None:
     assert all((ROOT / name).exists() for name in re.findall(r"\$checkout/([\w.]+)", script))
 
 
-def test_the_chart_sets_what_exists_and_starts_what_exists() -> None:
+def test_the_chart_sets_what_exists_and_starts_what_exists():
     """E10"""
     named = set(re.findall(r"\{name: ([A-Z][A-Z_]+),", TEMPLATES))
     assert named and named <= set(variable_names())
@@ -101,13 +101,13 @@ def test_the_chart_sets_what_exists_and_starts_what_exists() -> None:
         check_command([name, *commands[name]])
 
 
-def test_each_value_of_the_chart_is_used_and_in_its_schema() -> None:
+def test_each_value_of_the_chart_is_used_and_in_its_schema():
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     assert schema["properties"].keys() - {"global"} == VALUES.keys()
     for name in VALUES:
         assert f".Values.{name}" in TEMPLATES or f"$root.Values.{name}" in TEMPLATES, name
 
 
-def test_the_chart_has_the_products_version() -> None:
+def test_the_chart_has_the_products_version():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["appVersion"] == chart["version"] == (ROOT / "VERSION").read_text(encoding="ascii").strip()

@@ -110,7 +110,7 @@ def get_until(ask: Callable[[], httpx2.Response], status: int) -> httpx2.Respons
     return answer
 
 
-def test_static_files_arrive_whole(base_url: str) -> None:
+def test_static_files_arrive_whole(base_url):
     """Where Django read them by itself, it would warn of it, and warnings are errors here."""
     file = finders.find(STYLES)
     assert isinstance(file, str)
@@ -120,7 +120,7 @@ def test_static_files_arrive_whole(base_url: str) -> None:
     assert answer.headers["content-type"].startswith("text/css")
 
 
-def test_requests_that_wait_do_not_wait_for_each_other(base_url: str) -> None:
+def test_requests_that_wait_do_not_wait_for_each_other(base_url):
     with ThreadPoolExecutor(TOGETHER) as clients:
         answers = list(clients.map(get, [f"{base_url}/meet"] * TOGETHER))
     assert {answer.text for answer in answers} == {"All are here."}
@@ -128,7 +128,7 @@ def test_requests_that_wait_do_not_wait_for_each_other(base_url: str) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.databases("config.web_server")
-def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> None:
+def test_the_next_request_finds_a_thread_and_its_connection(base_url):
     """On PostgreSQL the connection comes from a pool, on SQLite it is the thread's."""
     first, second = get(f"{base_url}/where").json(), get(f"{base_url}/where").json()
     assert second["thread"] == first["thread"]
@@ -136,24 +136,24 @@ def test_the_next_request_finds_a_thread_and_its_connection(base_url: str) -> No
         assert second["connection"] == first["connection"]
 
 
-def test_a_body_of_several_messages_reaches_the_view(base_url: str) -> None:
+def test_a_body_of_several_messages_reaches_the_view(base_url):
     answer = plain_http.post(f"{base_url}/count", content=b"x" * 1_000_000, headers=KNOWN, timeout=20)
     assert answer.text == "1000000"
 
 
-def test_a_query_that_is_no_text_is_refused(base_url: str) -> None:
+def test_a_query_that_is_no_text_is_refused(base_url):
     address = urlsplit(base_url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as client:
         client.sendall(b"GET /count?\xff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
-def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -> None:
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url):
     with pytest.raises(httpx2.RemoteProtocolError):
         get(f"{base_url}/broken")
 
 
-def test_a_stream_ends_when_its_client_disconnects(base_url: str) -> None:
+def test_a_stream_ends_when_its_client_disconnects(base_url):
     """Otherwise a download that was broken off reads a million rows for nobody."""
     address = urlsplit(base_url)
     try:
@@ -166,7 +166,7 @@ def test_a_stream_ends_when_its_client_disconnects(base_url: str) -> None:
 
 
 @pytest.mark.parametrize("told_before", [True, False])
-def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -> None:
+def test_a_body_that_is_too_large_is_refused(base_url, told_before):
     content = b"x" * (LARGEST_BODY + 1)
     body = content if told_before else iter([content])
     answer = plain_http.post(f"{base_url}/count", content=body, headers=KNOWN, timeout=20)
@@ -174,7 +174,7 @@ def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -
     assert (answer.status_code, answer.json()) == (413, told)
 
 
-def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
+def test_of_an_unknown_caller_no_large_body_is_taken(base_url):
     """E6: the answer comes before the body has; nothing of it was put on disk."""
     address = urlsplit(base_url)
     length = LARGEST_BODY - 1
@@ -185,7 +185,7 @@ def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n0")
 
 
-def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Settings) -> None:
+def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings):
     settings.ROOT_URLCONF = __name__
     handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with ThreadPoolExecutor(1) as clients:
@@ -200,9 +200,7 @@ def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Setting
     assert "Executions in progress are recorded" in answer.text
 
 
-def test_a_request_that_gets_no_turn_at_the_database_is_refused_soon_and_counted(
-    base_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_gets_no_turn_at_the_database_is_refused_soon_and_counted(base_url, monkeypatch):
     monkeypatch.setattr("config.web_server.PLACE_SECONDS", 0.2)
     counter = partial(
         metrics.registry.get_sample_value, "catalogue_database_refusals_total", {"cause": "busy"}
@@ -222,9 +220,7 @@ def test_a_request_that_gets_no_turn_at_the_database_is_refused_soon_and_counted
     assert get(f"{base_url}/count").status_code == 200
 
 
-def test_a_request_that_waits_for_a_run_leaves_its_turn_to_others(
-    base_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_waits_for_a_run_leaves_its_turn_to_others(base_url, monkeypatch):
     monkeypatch.setattr("config.web_server.REQUESTS_AT_ONCE", 1)
     monkeypatch.setattr("config.web_server.PLACE_SECONDS", 20)
     handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -127,9 +126,7 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("CATALOGUE_SECRETS_DIR", __file__),
     ],
 )
-def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(
-    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(variable, value, monkeypatch):
     """B4"""
     monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit) as ended:
@@ -174,13 +171,13 @@ def test_a_data_folder_that_cannot_be_made_ends_the_start_with_a_sentence():
     assert "Traceback" not in outcome.stderr
 
 
-def test_a_misspelt_setting_ends_the_start_with_a_suggestion(monkeypatch: pytest.MonkeyPatch):
+def test_a_misspelt_setting_ends_the_start_with_a_suggestion(monkeypatch):
     monkeypatch.setenv("CATALOGUE_INLINE_WIAT", "3")
     with pytest.raises(SystemExit, match=r"CATALOGUE_INLINE_WIAT: .* CATALOGUE_INLINE_WAIT\?$"):
         read_environment()
 
 
-def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.MonkeyPatch):
+def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch):
     """B4"""
     monkeypatch.setenv("CATALOGUE_ALLOWED_HOSTS", "a.example.com, .b.example.com,192.0.2.1,[2001:db8::1]")
     origins = "https://a.example, http://localhost:6274/,http://tauri.localhost,app://obsidian.md,null"
@@ -191,9 +188,7 @@ def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.Mo
     assert read_environment().secret_key.get_secret_value() == "k" * 32
 
 
-def test_settings_may_be_files_below_what_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_settings_may_be_files_below_what_the_environment_says(tmp_path, monkeypatch):
     """E10: as Docker, Kubernetes and systemd hand secrets over."""
     (tmp_path / "SECRET_KEY").write_text("k" * 40 + "\n")
     (tmp_path / "PORT").write_text("7000\n")
@@ -203,7 +198,7 @@ def test_settings_may_be_files_below_what_the_environment_says(
     assert (read.secret_key.get_secret_value(), read.port) == ("k" * 40, 7001)
 
 
-def test_a_refused_address_of_a_webhook_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_address_of_a_webhook_is_not_quoted(monkeypatch):
     """B4: whoever knows it may send."""
     monkeypatch.setenv(
         "CATALOGUE_APPROVAL_WEBHOOK_URL", "https://hooks.example.com/services/T0?sig=known#top"
@@ -218,18 +213,14 @@ def test_a_refused_address_of_a_webhook_is_not_quoted(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "secret", ["", "k" * 31, "whsec_no Base64 but more than thirty-two", "whsec_a2V5IG9mIHRvbyBmZXcgYnl0ZXM="]
 )
-def test_a_webhook_secret_that_no_receiver_could_use_safely_is_refused(
-    monkeypatch: pytest.MonkeyPatch, secret: str
-) -> None:
+def test_a_webhook_secret_that_no_receiver_could_use_safely_is_refused(monkeypatch, secret):
     monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_URL", "https://hooks.example.com")
     monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_SECRET", secret)
     with pytest.raises(SystemExit, match=r"must be `whsec_` followed by at least 24 random bytes in Base64"):
         read_environment()
 
 
-def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(tmp_path, monkeypatch):
     """B4"""
     monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", str(tmp_path))
     (tmp_path / "PORT").write_text("eighty\n")
@@ -240,14 +231,14 @@ def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
         read_environment()
 
 
-def test_a_folder_of_settings_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_settings_that_is_not_there_is_named(monkeypatch):
     """B4"""
     monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", "/run/no-such-folder")
     with pytest.raises(SystemExit, match="CATALOGUE_SETTINGS_DIR: /run/no-such-folder is not a folder"):
         read_environment()
 
 
-def test_no_message_shows_a_secret(monkeypatch: pytest.MonkeyPatch):
+def test_no_message_shows_a_secret(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres//user:hunter2@host/name")
     with pytest.raises(SystemExit) as ended:
         read_environment()

@@ -66,14 +66,14 @@ def borrow_pip(environment: Path) -> None:
     (Path(own) / "borrowed.pth").write_text(ours)
 
 
-def test_without_npm_it_says_what_is_left_out_and_how_to_get_it(folder: Path) -> None:
+def test_without_npm_it_says_what_is_left_out_and_how_to_get_it(folder):
     outcome = install_node(folder, NO_PROGRAMS)
     assert outcome.returncode == 1
     assert "npm is missing" in outcome.stderr
     assert not (folder / "node_modules").exists()
 
 
-def test_what_is_installed_already_takes_no_npm(folder: Path, tmp_path: Path) -> None:
+def test_what_is_installed_already_takes_no_npm(folder, tmp_path):
     first = install_node(folder, with_npm(tmp_path, 'echo chatter; [ "$1" = ci ] && mkdir node_modules'))
     again = install_node(folder, NO_PROGRAMS)
     (folder / "package-lock.json").write_text('{"changed": true}')
@@ -85,9 +85,7 @@ def test_what_is_installed_already_takes_no_npm(folder: Path, tmp_path: Path) ->
     assert re.fullmatch(r"node_modules: ready after \d+ s\.", ready)
 
 
-def test_a_failure_of_npm_shows_its_last_errors_and_where_all_of_its_output_is(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_failure_of_npm_shows_its_last_errors_and_where_all_of_its_output_is(folder, tmp_path):
     errors = "for i in $(seq 50); do echo chatter $i; echo npm error number $i; done; exit 1"
     outcome = install_node(folder, with_npm(tmp_path, errors))
     log = folder.parent / ".cache" / "install" / "node_modules.log"
@@ -97,7 +95,7 @@ def test_a_failure_of_npm_shows_its_last_errors_and_where_all_of_its_output_is(
     assert "npm error number 1\n" in log.read_text()
 
 
-def test_a_failure_of_pip_shows_its_errors_and_what_to_do_and_the_next_run_goes_on(checkout: Path) -> None:
+def test_a_failure_of_pip_shows_its_errors_and_what_to_do_and_the_next_run_goes_on(checkout):
     borrow_pip(checkout / ".venv")
     lock = checkout / "some.lock"
     lock.write_text(f"not-to-be-had==1.0 --hash=sha256:{'0' * 64}\n")
@@ -117,7 +115,7 @@ def test_a_failure_of_pip_shows_its_errors_and_what_to_do_and_the_next_run_goes_
     assert again.stdout == ""
 
 
-def test_an_environment_that_a_second_worktree_links_to_is_not_installed_again(checkout: Path) -> None:
+def test_an_environment_that_a_second_worktree_links_to_is_not_installed_again(checkout):
     borrow_pip(checkout / ".venv")
     (checkout / "some.lock").write_text("")
     script(checkout, "install.py", ".venv", "some.lock", variables=OFFLINE)
@@ -174,14 +172,14 @@ def table(text: str) -> list[tuple[str, str]]:
     return [(name, outcome) for name, outcome in rows]
 
 
-def test_stages_end_at_the_first_that_fails_with_its_code_and_a_table() -> None:
+def test_stages_end_at_the_first_that_fails_with_its_code_and_a_table():
     outcome = stages("first=true", "second=sh -c 'exit 3'", "third=echo never")
     assert outcome.returncode == 3
     assert table(outcome.stdout) == [("first", "passed"), ("second", "failed")]
     assert "never" not in outcome.stdout
 
 
-def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path: Path) -> None:
+def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path):
     """The first waits for the last, which it could not if they ran one after the other."""
     flag = tmp_path / "flag"
     waits = f"sh -c 'while [ ! -e {flag} ]; do sleep 0.05; done; echo one; echo two'"
@@ -194,7 +192,7 @@ def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path: Path) -> N
     assert " ".join(printed.split()) == "=== first one two === second three"
 
 
-def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table() -> None:
+def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table():
     ends_gracefully = "sh -c 'trap \"echo cleaned up; exit 0\" INT; echo begun; while :; do sleep 0.1; done'"
     command = [sys.executable, "dev/scripts/stages.py", f"first={ends_gracefully}", "second=echo never"]
     with subprocess.Popen(

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 
 import psycopg
 import pytest
@@ -11,7 +9,7 @@ from django.db.utils import OperationalError
 
 from config.logging import process_name
 from tests.logs import shown_lines
-from tests.processes import ROOT
+from tests.processes import run_python
 
 
 @pytest.mark.parametrize(
@@ -32,26 +30,31 @@ from tests.processes import ROOT
         ("/venv/bin/gunicorn config.wsgi", "gunicorn"),
     ],
 )
-def test_process_is_named_after_what_it_does(command: str, name: str) -> None:
+def test_process_is_named_after_what_it_does(command, name):
     assert process_name(command.split()) == name
 
 
-def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback() -> None:
+def log_of(program: str, *, log_format: str = "text") -> str:
+    """Returns what a process writes that has configured its log and then executes the program."""
+    begun = (
+        "from config import logging as ours\n"
+        "from loguru import logger\n"
+        f"ours.configure_logging(level='INFO', log_format={log_format!r})\n"
+    )
+    return run_python(["-c", begun + program]).stderr
+
+
+def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback():
     """B9: what log collectors read, also of Django's and the libraries' own records."""
     program = (
         "import logging\n"
-        "from config.logging import configure_logging\n"
-        "from loguru import logger\n"
-        "configure_logging(level='INFO', log_format='json')\n"
         "logger.bind(execution='e1', note='{braces}').info('Started {}', 'run')\n"
         "try:\n    1 / 0\n"
         "except ZeroDivisionError:\n    logging.getLogger('library').exception('broke <b>')\n"
         "logging.getLogger('django.security.DisallowedHost').error('bad host', exc_info=ValueError('x'))\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    started, broke, host = map(json.loads, outcome.stderr.splitlines())
+    shown = log_of(program, log_format="json")
+    started, broke, host = map(json.loads, shown.splitlines())
     assert (started["level"], started["message"], started["execution"]) == ("INFO", "Started run", "e1")
     assert started["note"] == "{braces}"
     assert (broke["logger"], broke["message"]) == ("library", "broke <b>")
@@ -60,13 +63,10 @@ def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback(
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(log_format: str) -> None:
+def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(log_format):
     program = (
         "import psycopg, sqlite3\n"
-        "from config.logging import configure_logging\n"
         "from django.db.utils import OperationalError\n"
-        "from loguru import logger\n"
-        f"configure_logging(level='INFO', log_format={log_format!r})\n"
         "full = sqlite3.OperationalError('disk is full')\n"
         "full.sqlite_errorname = 'SQLITE_FULL'\n"
         "for cause in (\n"
@@ -82,10 +82,8 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
         "    try:\n        raise OperationalError(str(cause)) from cause\n"
         "    except OperationalError:\n        logger.exception('The task failed')\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    gone, *not_migrated, full, locked = outcome.stderr.split("The task failed")[1:]
+    shown = log_of(program, log_format=log_format)
+    gone, *not_migrated, full, locked = shown.split("The task failed")[1:]
     assert "OperationalError: server gone" in gone and "Traceback" not in gone
     reasons = ("no relation", "a.b does not", "no such table", "no such column", "no column named b")
     for entry, reason in zip(not_migrated, reasons, strict=True):
@@ -95,14 +93,11 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
     assert "Traceback" in locked
 
 
-def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_was_left_out() -> None:
+def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_was_left_out():
     """A request each second would otherwise log the same outage each second."""
     program = (
         "import logging, psycopg\n"
-        "from config import logging as ours\n"
         "from django.db.utils import OperationalError\n"
-        "from loguru import logger\n"
-        "ours.configure_logging(level='INFO', log_format='text')\n"
         "gone = OperationalError('server gone')\n"
         "gone.__cause__ = psycopg.OperationalError('server gone')\n"
         "def fail():\n"
@@ -116,10 +111,8 @@ def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_
         "ours.AGAIN_SECONDS = 0\n"
         "fail()\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    messages = [line.partition(": ")[2] for line in outcome.stderr.splitlines() if line[0] != " "]
+    shown = log_of(program)
+    messages = [line.partition(": ")[2] for line in shown.splitlines() if line[0] != " "]
     assert messages == [
         "A request failed: server gone",
         "error connecting in 'pool-1'",
@@ -132,31 +125,24 @@ def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_
     ]
 
 
-def test_a_database_that_nobody_has_migrated_costs_one_line_and_not_one_for_each_tick() -> None:
+def test_a_database_that_nobody_has_migrated_costs_one_line_and_not_one_for_each_tick():
     """A worker wrote six lines a second, none of which said what to do."""
     program = (
         "import sqlite3\n"
-        "from config.logging import configure_logging\n"
         "from django.db.utils import OperationalError\n"
-        "from loguru import logger\n"
-        "configure_logging(level='INFO', log_format='json')\n"
         "for tick in range(3):\n"
         "    try:\n        raise OperationalError(f'no such column: new\\nLINE {tick}')\n"
         "    except OperationalError:\n        logger.exception('The task failed')\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    (line,) = outcome.stderr.splitlines()
+    shown = log_of(program, log_format="json")
+    (line,) = shown.splitlines()
     assert "run this first" in json.loads(line)["exception"]
 
 
-def test_requests_that_anybody_can_send_do_not_fill_the_log() -> None:
+def test_requests_that_anybody_can_send_do_not_fill_the_log():
     """Hosts, paths and methods differ with each of them; lines about others are not among those left out."""
     program = (
         "import logging\n"
-        "from config import logging as ours\n"
-        "ours.configure_logging(level='INFO', log_format='text')\n"
         "def refuse(number):\n"
         "    security = logging.getLogger('django.security.DisallowedHost')\n"
         "    security.error(f'Invalid host: {number}', exc_info=ValueError('x'))\n"
@@ -169,22 +155,18 @@ def test_requests_that_anybody_can_send_do_not_fill_the_log() -> None:
         "ours.AGAIN_SECONDS = 0\n"
         "refuse(0)\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    lines = outcome.stderr.splitlines()
+    shown = log_of(program)
+    lines = shown.splitlines()
     assert len(lines) == 100 + 2 + 3
     assert {line.split()[2] for line in lines[:100]} == {"WARNING"}
     others = [line.partition(": ")[2] for line in lines[100:103]]
     assert others == ["Something else", "Failed", "Invalid host: 0 (2,900 more of these were not logged)"]
 
 
-def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back() -> None:
+def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back():
     program = (
         "from types import SimpleNamespace\n"
         "from config.celery import app\n"
-        "from config.logging import configure_logging\n"
-        "configure_logging(level='INFO', log_format='text')\n"
         "from config.beat import Scheduler\n"
         "scheduler = Scheduler(app, schedule={}, schedule_filename='/dev/null', lazy=True)\n"
         "entry = scheduler.Entry(name='poll', task='poll', app=app)\n"
@@ -194,41 +176,33 @@ def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back
         "    scheduler.send_task = send\n"
         "    scheduler.apply_entry(entry)\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    away, back = outcome.stderr.splitlines()
+    shown = log_of(program)
+    away, back = shown.splitlines()
     assert "ERROR" in away and "Couldn't apply scheduled task poll: refused" in away
     assert "WARNING" in back and "The broker takes the schedule's ticks again; it took none for 0 s" in back
 
 
-def test_a_tick_that_finds_no_broker_costs_one_line() -> None:
+def test_a_tick_that_finds_no_broker_costs_one_line():
     program = (
         "from celery import Celery\n"
         "from celery.beat import Scheduler\n"
-        "from config.logging import configure_logging\n"
-        "configure_logging(level='INFO', log_format='text')\n"
         "app = Celery(broker='redis://127.0.0.1:1/0', set_as_current=False)\n"
         "app.conf.update(broker_transport_options={'max_retries': 0}, task_publish_retry=False)\n"
         "Scheduler(app, schedule={}).apply_entry(Scheduler.Entry(name='poll', task='poll', app=app))\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    (line,) = outcome.stderr.splitlines()
+    shown = log_of(program)
+    (line,) = shown.splitlines()
     assert "Couldn't apply scheduled task poll" in line
     assert "refused" in line
 
 
-def test_a_worker_says_in_one_line_that_another_version_sends_a_task_that_it_lacks() -> None:
+def test_a_worker_says_in_one_line_that_another_version_sends_a_task_that_it_lacks():
     """During an upgrade, beat may be newer than workers, and sends such a task each few seconds."""
     program = (
         "from types import SimpleNamespace\n"
         "from celery.concurrency.solo import TaskPool\n"
         "from celery.worker.consumer import Consumer\n"
         "from config.celery import app\n"
-        "from config.logging import configure_logging\n"
-        "configure_logging(level='INFO', log_format='text')\n"
         "worker = SimpleNamespace(use_eventloop=False)\n"
         "consumer = Consumer(print, app=app, pool=TaskPool(1), initial_prefetch_count=1, controller=worker)\n"
         "consumer.event_dispatcher = None\n"
@@ -239,21 +213,16 @@ def test_a_worker_says_in_one_line_that_another_version_sends_a_task_that_it_lac
         "for _ in range(3):\n"
         "    consumer.create_task_handler()(message)\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    (line,) = outcome.stderr.splitlines()
+    shown = log_of(program)
+    (line,) = shown.splitlines()
     assert "WARNING" in line
     assert "has no task executions.of_the_next_version" in line and "Restart this worker" in line
 
 
-def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
+def test_nobody_elses_words_begin_a_line_of_the_text_format():
     """B9: a line that looks genuine is genuine, and a traceback can be read."""
     forged = "2026-01-01 00:00:00.000 INFO    web config: Everything is fine"
     program = (
-        "from config.logging import configure_logging\n"
-        "from loguru import logger\n"
-        "configure_logging(level='INFO', log_format='text')\n"
         f"forged = {forged!r}\n"
         "for separator in ('\\n', '\\r\\n', '\\x1b[2K\\r', '\\u2028', '\\x85'):\n"
         "    engine = logger.bind(engine=f'x{separator}{forged}')\n"
@@ -261,10 +230,8 @@ def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
         "try:\n    raise ValueError(f'broken {{braces}}\\n{forged}')\n"
         "except ValueError:\n    logger.exception('Größe 東京\u3000{}', '<b>{braces}')\n"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    lines = outcome.stderr.splitlines()
+    shown = log_of(program)
+    lines = shown.splitlines()
     assert not any(line.startswith(forged) for line in lines)
     entries = [line for line in lines if not line.startswith("    ")]
     assert len(entries) == 6
@@ -291,7 +258,7 @@ def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
         ),
     ],
 )
-def test_celery_says_of_an_outage_what_all_else_says(logger: str, message: str, told: str) -> None:
+def test_celery_says_of_an_outage_what_all_else_says(logger, message, told):
     """O10: "raised unexpected" and a traceback stood beside it."""
     gone = OperationalError("server gone\n\tIs it running?")
     gone.__cause__ = psycopg.OperationalError("server gone")

@@ -7,7 +7,6 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from django.apps import apps
@@ -81,7 +80,7 @@ def later_migrations() -> Iterator[tuple[Migration, ProjectState]]:
                 yield migration, loader.project_state(key, at_end=False)
 
 
-def test_old_processes_go_on_after_each_migration() -> None:
+def test_old_processes_go_on_after_each_migration():
     problems = []
     for migration, state in later_migrations():
         name = f"{migration.app_label}.{migration.name}"
@@ -93,7 +92,7 @@ def test_old_processes_go_on_after_each_migration() -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_each_app_with_tables_is_looked_at() -> None:
+def test_each_app_with_tables_is_looked_at():
     disk = MigrationLoader(None).disk_migrations
     ours = {app for app, _ in disk if "site-packages" not in apps.get_app_config(app).path}
     assert ours == BEFORE_THE_FIRST_RELEASE.keys()
@@ -122,7 +121,7 @@ def test_each_app_with_tables_is_looked_at() -> None:
     ],
     ids=lambda value: value.describe() if isinstance(value, Operation) else str(value),
 )
-def test_what_old_code_would_fail_on_is_found(operation: Operation, refused: bool) -> None:
+def test_what_old_code_would_fail_on_is_found(operation, refused):
     state = ProjectState()
     fields = [("text", models.CharField(max_length=20)), ("maybe", models.IntegerField(null=True))]
     ops.CreateModel("thing", fields).state_forwards("shop", state)
@@ -131,7 +130,7 @@ def test_what_old_code_would_fail_on_is_found(operation: Operation, refused: boo
 
 @pytest.mark.e2e
 @pytest.mark.databases("catalogue.database")
-def test_a_process_says_at_its_start_that_its_database_was_not_migrated(tmp_path: Path) -> None:
+def test_a_process_says_at_its_start_that_its_database_was_not_migrated(tmp_path):
     """It said nothing, and answered requests as if the database were away."""
     address, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
     with place_for_one(tmp_path) as variables:

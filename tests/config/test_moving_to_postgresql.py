@@ -197,7 +197,7 @@ def edited(filled: Filled, folder: Path, *statements: str) -> Path:
     return folder / "b.tar"
 
 
-def test_each_column_is_of_a_type_that_both_databases_write_alike() -> None:
+def test_each_column_is_of_a_type_that_both_databases_write_alike():
     types = {
         field.get_internal_type()
         for model in apps.get_models(include_auto_created=True)
@@ -206,9 +206,7 @@ def test_each_column_is_of_a_type_that_both_databases_write_alike() -> None:
     assert types <= WRITTEN_ALIKE
 
 
-def test_everything_is_in_postgresql_after_a_backup_and_a_restore(
-    filled: Filled, empty: str, tmp_path: Path
-) -> None:
+def test_everything_is_in_postgresql_after_a_backup_and_a_restore(filled, empty, tmp_path):
     commands = [f"backup {tmp_path}/all.tar", "migrate", f"restore {tmp_path}/all.tar", "verify_audit"]
     # Content types and permissions have the ids that each database gave them, and servers their own clocks.
     execute(
@@ -241,9 +239,7 @@ def test_everything_is_in_postgresql_after_a_backup_and_a_restore(
     assert not list(filled.folder.glob("*.before-*"))
 
 
-def test_a_database_with_other_rows_than_those_of_migrations_is_refused(
-    filled: Filled, empty: str, tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_a_database_with_other_rows_than_those_of_migrations_is_refused(filled, empty, tmp_path, subtests):
     for table, values in {
         "auth_group": "DEFAULT, 'ours'",
         "catalogue_revision": "DEFAULT, 1",
@@ -256,7 +252,7 @@ def test_a_database_with_other_rows_than_those_of_migrations_is_refused(
             execute(empty, f"DELETE FROM {table} WHERE ctid = (SELECT max(ctid) FROM {table})")
 
 
-def test_databases_of_other_migrations_are_refused(filled: Filled, empty: str, tmp_path: Path) -> None:
+def test_databases_of_other_migrations_are_refused(filled, empty, tmp_path):
     last = "app = 'admin' AND name = '0003_logentry_add_action_flag_choices'"
     behind = edited(filled, tmp_path / "behind", f"DELETE FROM django_migrations WHERE {last}")
     told = manage(tmp_path, "restore", str(behind), fails=True, DATABASE_URL=empty)
@@ -267,7 +263,7 @@ def test_databases_of_other_migrations_are_refused(filled: Filled, empty: str, t
     assert "audit.0999_later is unknown to it" in refused(filled, tmp_path, empty)
 
 
-def test_a_database_in_use_is_refused(filled: Filled, empty: str, tmp_path: Path) -> None:
+def test_a_database_in_use_is_refused(filled, empty, tmp_path):
     """By a process of the product, which keeps a connection; or by the transaction of another user."""
     with psycopg.connect(empty):
         assert "Stop all processes" in refused(filled, tmp_path, empty)
@@ -281,9 +277,7 @@ def test_a_database_in_use_is_refused(filled: Filled, empty: str, tmp_path: Path
         execute(empty, f"DROP OWNED BY {other}", f"DROP ROLE {other}")
 
 
-def test_a_row_that_postgresql_cannot_store_is_named(
-    filled: Filled, empty: str, tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_a_row_that_postgresql_cannot_store_is_named(filled, empty, tmp_path, subtests):
     before = rows(empty)
     user, grant = "last_name of the row of auth_user with id 2: ", "oauth2_provider_grant"
     for number, (change, told) in enumerate(
@@ -302,9 +296,7 @@ def test_a_row_that_postgresql_cannot_store_is_named(
     assert rows(empty) == before
 
 
-def test_a_restore_that_was_interrupted_leaves_nothing_and_can_be_repeated(
-    filled: Filled, empty: str, tmp_path: Path
-) -> None:
+def test_a_restore_that_was_interrupted_leaves_nothing_and_can_be_repeated(filled, empty, tmp_path):
     before = rows(empty)
     execute(
         empty,
@@ -320,15 +312,13 @@ def test_a_restore_that_was_interrupted_leaves_nothing_and_can_be_repeated(
     assert rows(empty)["orchestration_workflowrequest"]
 
 
-def test_a_server_that_cannot_be_reached_is_told_at_once(filled: Filled, tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_is_told_at_once(filled, tmp_path):
     nowhere = "postgres://someone@127.0.0.1:9/nothing"
     told = manage(tmp_path, "restore", str(filled.backup), fails=True, DATABASE_URL=nowhere)
     assert "Connection refused" in told and "Is DATABASE_URL right" in told
 
 
-def test_the_key_of_the_environment_has_to_be_that_of_the_backup(
-    filled: Filled, empty: str, tmp_path: Path
-) -> None:
+def test_the_key_of_the_environment_has_to_be_that_of_the_backup(filled, empty, tmp_path):
     """With another, credentials and seals would be unreadable."""
     other = {"SECRET_KEY": "another-key-of-the-environment-0123456789"}
     told = refused(filled, tmp_path, empty, **other)

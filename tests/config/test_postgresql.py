@@ -90,8 +90,8 @@ def query(database: DatabaseWrapper) -> tuple[float, str]:
 @pytest.mark.databases("config.postgresql")
 @pytest.mark.django_db
 def test_a_server_that_is_away_is_told_at_once_and_used_at_once_when_it_is_back(
-    gateway: Gateway, database: DatabaseWrapper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    gateway, database, monkeypatch
+):
     assert query(database)[1] == ""
     gateway.close()
     query(database)  # The pool tries for some seconds, as while a server restarts
@@ -109,9 +109,7 @@ def test_a_server_that_is_away_is_told_at_once_and_used_at_once_when_it_is_back(
 
 @pytest.mark.databases("config.postgresql")
 @pytest.mark.django_db
-def test_a_dead_connection_that_a_thread_still_holds_does_not_hide_that_the_server_is_away(
-    gateway: Gateway, database: DatabaseWrapper
-) -> None:
+def test_a_dead_connection_that_a_thread_still_holds_does_not_hide_that_the_server_is_away(gateway, database):
     """In workers, one usually does."""
     holder = database.copy()
     holder.ensure_connection()
@@ -127,9 +125,7 @@ def test_a_dead_connection_that_a_thread_still_holds_does_not_hide_that_the_serv
 
 @pytest.mark.databases("config.postgresql")
 @pytest.mark.django_db
-def test_a_pool_whose_connections_are_all_in_use_is_not_taken_for_a_server_that_is_away(
-    gateway: Gateway,
-) -> None:
+def test_a_pool_whose_connections_are_all_in_use_is_not_taken_for_a_server_that_is_away(gateway):
     settings = copy.deepcopy(connection.settings_dict) | {"HOST": "127.0.0.1", "PORT": gateway.port}
     settings["OPTIONS"] |= {"pool": POSTGRES_OPTIONS["pool"] | {"timeout": 0.2, "max_size": 1}}
     waiting = DatabaseWrapper(settings, f"exhausted, through port {gateway.port}")

@@ -46,9 +46,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o775])
-def test_a_folder_that_is_open_to_everybody_keeps_database_and_broker_private(
-    tmp_path: Path, mode: int
-) -> None:
+def test_a_folder_that_is_open_to_everybody_keeps_database_and_broker_private(tmp_path, mode):
     """E6: also where they were made by an earlier version."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -63,7 +61,7 @@ def test_a_folder_that_is_open_to_everybody_keeps_database_and_broker_private(
     assert folder.stat().st_mode & 0o777 == mode
 
 
-def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> None:
+def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path):
     """E6: no credentials have to be entered again, and each step says what comes next."""
     copy_migrated(tmp_path / "catalogue.sqlite3")
     credentials = ("--config", '{"base_url": "http://127.0.0.1:9"}', "--secret-env", "api_key=ENGINE_KEY")
@@ -81,15 +79,13 @@ def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> N
 
 
 @pytest.mark.django_db
-def test_a_new_key_that_cannot_be_written_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_key_that_cannot_be_written_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(settings, "SECRET_KEY_FILE", tmp_path / "missing" / "secret_key")
     with pytest.raises(CommandError, match=f"{settings.SECRET_KEY_FILE} cannot be written and stays"):
         call_command("rotate_secret_key", "--new")
 
 
-def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path: Path) -> None:
+def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path):
     """E6"""
     first, second = {"SECRET_KEY": "a" * 40}, {"SECRET_KEY": "b" * 40}
     copy_migrated(tmp_path / "catalogue.sqlite3")
@@ -107,7 +103,7 @@ def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path
     assert not (tmp_path / "secret_key").exists()
 
 
-def test_a_folder_of_whatever_name_has_the_database_in_it(tmp_path: Path) -> None:
+def test_a_folder_of_whatever_name_has_the_database_in_it(tmp_path):
     """E6: the address of the database is made of the name, and would end at `#`."""
     folder = tmp_path / "50%20of my #data?"
     run(folder, "-c", USE, DJANGO_SETTINGS_MODULE="config.settings", DATABASE_URL="")

@@ -10,7 +10,6 @@ from django.test import Client
 
 from tests.api.clients import administrator
 from tests.factories import make_source
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.processes import run_python
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("address", ["/admin/login/", "/admin/", "/admin/nowhere/", "/"])
-def test_pages_run_no_scripts_but_our_files(address: str) -> None:
+def test_pages_run_no_scripts_but_our_files(address):
     """E6: whatever engines and agents have written into them."""
     client = Client()
     client.force_login(User.objects.create(username="ada", is_staff=True, is_superuser=True))
@@ -32,7 +31,7 @@ def test_pages_run_no_scripts_but_our_files(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["/api/", "/api/sources/", "/api/schema/", "/api/nowhere/", "/tools", "/workflow"]
 )
-def test_answers_of_the_api_are_kept_by_no_cache(address: str) -> None:
+def test_answers_of_the_api_are_kept_by_no_cache(address):
     """E6: neither are refusals."""
     make_source()
     for client in (administrator(), Client()):
@@ -54,7 +53,7 @@ def test_answers_of_the_api_are_kept_by_no_cache(address: str) -> None:
         ("/", 302),
     ],
 )
-def test_pages_behind_the_login_are_kept_by_no_cache(address: str, status: int) -> None:
+def test_pages_behind_the_login_are_kept_by_no_cache(address, status):
     """Neither are those that are not there, nor refusals of forms."""
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create(username="ada", is_staff=True, is_superuser=True))
@@ -63,7 +62,7 @@ def test_pages_behind_the_login_are_kept_by_no_cache(address: str, status: int) 
         assert answer.status_code in (status, 403)
 
 
-def test_files_may_be_kept() -> None:
+def test_files_may_be_kept():
     with closing(Client().get("/static/config/favicon.svg")) as answer:
         assert "max-age" in answer["Cache-Control"]
 
@@ -73,7 +72,7 @@ def test_files_may_be_kept() -> None:
     ("public_url", "told"),
     [("https://catalogue.example.com", "max-age=31536000"), ("http://localhost", None)],
 )
-def test_browsers_that_came_by_https_go_on_so(public_url: str, told: str | None) -> None:
+def test_browsers_that_came_by_https_go_on_so(public_url, told):
     program = (
         "import django, json\n"
         "django.setup()\n"
@@ -91,7 +90,7 @@ def test_browsers_that_came_by_https_go_on_so(public_url: str, told: str | None)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_large_body_without_a_good_token_is_answered_as_one_without_a_token(mcp_server: McpServer) -> None:
+def test_a_large_body_without_a_good_token_is_answered_as_one_without_a_token(mcp_server):
     """E6: it is not taken at all; somebody who has signed in or has a token may send it."""
     from tests import plain_http
 

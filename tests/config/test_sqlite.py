@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_a_condition_with_more_values_than_parameters_finds_the_same_rows(few_parameters: int) -> None:
+def test_a_condition_with_more_values_than_parameters_finds_the_same_rows(few_parameters):
     source, others = make_source("listed"), make_source("other")
     names = [f"ü'\"\\ {number}" for number in range(few_parameters + 1)]
     rows = Workflow.objects.bulk_create(
@@ -78,7 +78,7 @@ class Writer:
 
 @pytest.mark.parametrize("write", [_in_a_transaction, _in_one_statement])
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_who_writes_waits_for_the_turn_of_whoever_is_writing(write: Callable[[], None], end: str) -> None:
+def test_who_writes_waits_for_the_turn_of_whoever_is_writing(write, end):
     """E7: who waits for the writer is woken when it ends, and does not try again and again."""
     begun = threading.Event()
 
@@ -107,7 +107,7 @@ def test_who_writes_waits_for_the_turn_of_whoever_is_writing(write: Callable[[],
     assert waiting.is_set()
 
 
-def test_a_turn_whose_transaction_cannot_begin_is_given_back() -> None:
+def test_a_turn_whose_transaction_cannot_begin_is_given_back():
     """E7: another process may hold the lock."""
     with sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -120,7 +120,7 @@ def test_a_turn_whose_transaction_cannot_begin_is_given_back() -> None:
     assert not later.failure
 
 
-def test_texts_that_differ_only_in_case_have_an_order() -> None:
+def test_texts_that_differ_only_in_case_have_an_order():
     """So that no page repeats or misses one, also without duplicates and together with other rows."""
     for name in ("b", "B", "a", "C"):
         make_workflow(tool_name=name, category=name)
@@ -132,7 +132,7 @@ def test_texts_that_differ_only_in_case_have_an_order() -> None:
     assert list(names.union(names).order_by("tool_name")) == in_order
 
 
-def test_an_index_still_sorts_executions_by_tool() -> None:
+def test_an_index_still_sorts_executions_by_tool():
     """That table grows with every call."""
     by_tool = Execution.objects.order_by("tool_name", "-created_at").values("pk")[:50]
     assert "execution_by_tool" in by_tool.explain() and "TEMP B-TREE" not in by_tool.explain()

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -87,9 +87,7 @@ SPOILT = [
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
-def test_a_data_folder_that_cannot_be_used_ends_each_start_with_a_sentence_that_names_it(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_a_data_folder_that_cannot_be_used_ends_each_start_with_a_sentence_that_names_it(tmp_path, spoil):
     """O4, B4: no traceback."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -109,7 +107,7 @@ def test_a_data_folder_that_cannot_be_used_ends_each_start_with_a_sentence_that_
 
 
 @pytest.mark.e2e
-def test_a_full_disk_ends_a_start_with_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_ends_a_start_with_a_sentence(tmp_path):
     """O4: no file may grow, as on a disk without space."""
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command("migrate")]
     ended = subprocess.run(limited, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True)
@@ -167,7 +165,7 @@ def told_by(url: str, *words: str) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_command_says_why_its_database_server_does_not_let_it_in(kind: str) -> None:
+def test_a_command_says_why_its_database_server_does_not_let_it_in(kind):
     """O3: with the database, host and port, without the password."""
     words, cause = SERVERS[kind]
     with refusing_server(words) as port:
@@ -182,9 +180,7 @@ def test_a_command_says_why_its_database_server_does_not_let_it_in(kind: str) ->
     ("server", "cause"),
     [("127.0.0.1:9", "the connection was refused"), ("nowhere.invalid:5432", "the host is unknown")],
 )
-def test_a_process_whose_database_server_is_away_says_so_at_its_start(
-    name: str, server: str, cause: str
-) -> None:
+def test_a_process_whose_database_server_is_away_says_so_at_its_start(name, server, cause):
     """O3: it goes on, as the server may come."""
     told = told_by(f"postgres://ada@{server}/orders", name)
     assert cause in told and f"orders at {server}" in told
@@ -199,7 +195,7 @@ def test_a_process_whose_database_server_is_away_says_so_at_its_start(
         ("file is not a database", "file is not a database"),
     ],
 )
-def test_a_problem_with_a_file_is_told_with_what_helps(words: str, cause: str) -> None:
+def test_a_problem_with_a_file_is_told_with_what_helps(words, cause):
     """O4"""
     told = describe_problem(Exception(words))
     assert cause in told and told.startswith("The database cannot be used: ")

@@ -180,7 +180,7 @@ HALVES = {
 }
 
 
-def test_a_request_of_which_only_half_comes_is_refused_in_time(impatient_web: Web, subtests: pytest.Subtests):
+def test_a_request_of_which_only_half_comes_is_refused_in_time(impatient_web, subtests):
     connections = {half: impatient_web.connect() for half in HALVES}
     for half, connection in connections.items():
         connection.send(HALVES[half])
@@ -194,13 +194,13 @@ def test_a_request_of_which_only_half_comes_is_refused_in_time(impatient_web: We
     assert impatient_web.application.read == 2
 
 
-def test_a_connection_on_which_nothing_is_asked_is_closed(impatient_web: Web):
+def test_a_connection_on_which_nothing_is_asked_is_closed(impatient_web):
     silent, blank = impatient_web.connect(), impatient_web.connect()
     blank.send(b"\r\n\r\n")
     assert (silent.answer(), blank.answer()) == (b"", b"")
 
 
-def test_line_breaks_between_requests_do_not_keep_a_connection_open(impatient_web: Web):
+def test_line_breaks_between_requests_do_not_keep_a_connection_open(impatient_web):
     connection = impatient_web.connect()
     connection.send(HEAD + b"Content-Length: 1\r\n\r\na")
     connection.answer(enough=lambda received: received.endswith(b"\r\n\r\n1"))
@@ -208,14 +208,14 @@ def test_line_breaks_between_requests_do_not_keep_a_connection_open(impatient_we
     assert connection.answer() == b""
 
 
-def test_a_client_that_trickles_is_as_late_as_one_that_stops(impatient_web: Web):
+def test_a_client_that_trickles_is_as_late_as_one_that_stops(impatient_web):
     connection = impatient_web.connect()
     connection.send(HEAD)
     assert connection.is_refused_while_sending(itertools.repeat(b"X-Header: value\r\n"), pause=0.01)
     assert impatient_web.serves()
 
 
-def test_a_large_body_may_take_longer_as_long_as_it_comes(impatient_web: Web):
+def test_a_large_body_may_take_longer_as_long_as_it_comes(impatient_web):
     connection = impatient_web.connect()
     connection.send(HEAD + b"Content-Length: 262144\r\n\r\n")
     for _ in range(4):
@@ -224,11 +224,11 @@ def test_a_large_body_may_take_longer_as_long_as_it_comes(impatient_web: Web):
     assert b"HTTP/1.1 200 OK" in connection.answer(enough=lambda received: received.endswith(b"262144"))
 
 
-def test_an_answer_that_takes_long_is_not_cut_off(impatient_web: Web):
+def test_an_answer_that_takes_long_is_not_cut_off(impatient_web):
     assert plain_http.get(f"{impatient_web.base_url}/late", timeout=20).text == "late"
 
 
-def test_a_request_that_waits_behind_a_slow_one_is_not_late(impatient_web: Web):
+def test_a_request_that_waits_behind_a_slow_one_is_not_late(impatient_web):
     connection = impatient_web.connect()
     slow = b"GET /late HTTP/1.1\r\nHost: test\r\n\r\n"
     connection.send(slow, slow)
@@ -239,7 +239,7 @@ def test_a_request_that_waits_behind_a_slow_one_is_not_late(impatient_web: Web):
 @pytest.mark.parametrize(
     "flood", [b"GET /" + b"a" * 8192, HEAD + b"X: " + b"a" * 8192, HEAD + b"X-Many: headers\r\n" * 512]
 )
-def test_a_head_without_end_is_refused_before_it_fills_the_memory(web: Web, flood: bytes):
+def test_a_head_without_end_is_refused_before_it_fills_the_memory(web, flood):
     connection = web.connect()
     connection.send(flood)
     more = b"X-Many: headers\r\n" * 512 if flood.endswith(b"\r\n") else b"a" * 8192
@@ -247,13 +247,13 @@ def test_a_head_without_end_is_refused_before_it_fills_the_memory(web: Web, floo
     assert web.serves()
 
 
-def test_a_head_that_is_too_large_is_told_so(web: Web):
+def test_a_head_that_is_too_large_is_told_so(web):
     connection = web.connect()
     connection.send(HEAD + b"X: " + b"a" * 66_000)
     assert connection.answer().startswith(b"HTTP/1.1 431 ")
 
 
-def test_requests_may_follow_each_other_without_waiting_for_answers(web: Web):
+def test_requests_may_follow_each_other_without_waiting_for_answers(web):
     connection = web.connect()
     connection.send(*[HEAD + b"Content-Length: 1\r\n\r\na"] * 20)
     answers = connection.answer(enough=lambda received: received.count(b"\r\n\r\n1") == 20)
@@ -270,9 +270,7 @@ UPGRADES = (  # Of Java's HTTP client for every first request, and of browsers
 @pytest.mark.parametrize(
     "body", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
 )
-def test_an_offer_of_another_protocol_is_ignored_and_nothing_else_of_the_request(
-    web: Web, upgrade: bytes, body: bytes, caplog: pytest.LogCaptureFixture
-):
+def test_an_offer_of_another_protocol_is_ignored_and_nothing_else_of_the_request(web, upgrade, body, caplog):
     headers, _, content = body.partition(b"\r\n\r\n")
     for pieces in (
         [HEAD + upgrade + body],
@@ -287,27 +285,27 @@ def test_an_offer_of_another_protocol_is_ignored_and_nothing_else_of_the_request
     assert not caplog.records, "anybody could fill the log"
 
 
-def test_any_number_of_offers_may_follow_each_other(web: Web):
+def test_any_number_of_offers_may_follow_each_other(web):
     connection = web.connect()
     connection.send((HEAD + UPGRADES[0] + b"Content-Length: 1\r\n\r\na") * 400)
     answers = connection.answer(enough=lambda received: received.count(b"\r\n\r\n1") == 400)
     assert answers.count(b"HTTP/1.1 200 OK") == 400
 
 
-def test_answers_that_nobody_takes_are_not_piled_up(web: Web):
+def test_answers_that_nobody_takes_are_not_piled_up(web):
     connection = web.connect(receive_buffer=4096)
     connection.send(b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n" * 200)
     assert all(web.serves() for _ in range(5))
     assert web.application.answered < 20
 
 
-def test_a_client_that_never_takes_its_answer_is_cut_off(impatient_web: Web):
+def test_a_client_that_never_takes_its_answer_is_cut_off(impatient_web):
     connection = impatient_web.connect(receive_buffer=4096)
     connection.send(b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n" * 20)
     assert connection.was_cut()
 
 
-def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(impatient_web: Web):
+def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(impatient_web):
     connection = impatient_web.connect(receive_buffer=4096)
     connection.send(b"GET /big HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
 
@@ -318,7 +316,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(impatient_web: Web
     assert connection.answer(enough=pause).endswith(BIG_ANSWER)
 
 
-def test_clients_that_hang_up_in_the_middle_trouble_nobody(web: Web):
+def test_clients_that_hang_up_in_the_middle_trouble_nobody(web):
     for half in HALVES.values():
         connection = web.connect()
         connection.send(half)
@@ -326,7 +324,7 @@ def test_clients_that_hang_up_in_the_middle_trouble_nobody(web: Web):
     assert web.serves()
 
 
-def test_a_client_that_closes_its_sending_side_has_gone(web: Web):
+def test_a_client_that_closes_its_sending_side_has_gone(web):
     """Until an answer is on its way, that looks the same as a client that has hung up."""
     connection = web.connect()
     connection.send(b"GET /late HTTP/1.1\r\nHost: test\r\n\r\n")
@@ -335,7 +333,7 @@ def test_a_client_that_closes_its_sending_side_has_gone(web: Web):
     assert web.serves()
 
 
-def test_a_client_that_hangs_up_before_several_answers_is_no_fault_of_ours(web: Web):
+def test_a_client_that_hangs_up_before_several_answers_is_no_fault_of_ours(web):
     """Uvicorn alone would log a traceback: it does not tell the one that is being answered."""
     connection = web.connect(receive_buffer=4096)
     connection.send(b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n" * 20)
@@ -344,7 +342,7 @@ def test_a_client_that_hangs_up_before_several_answers_is_no_fault_of_ours(web: 
     assert all(web.serves() for _ in range(3))
 
 
-def test_idle_connections_keep_nobody_from_being_served(web: Web):
+def test_idle_connections_keep_nobody_from_being_served(web):
     for half in [b"", *HALVES.values()] * 23:
         web.connect().send(half)
     with ThreadPoolExecutor(8) as callers:

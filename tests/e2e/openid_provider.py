@@ -3,7 +3,6 @@
 import json
 import re
 import secrets
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -95,10 +94,6 @@ class OpenIdProvider:
         with running(command, answers_at=found, log=self.folder / "provider.log"):
             yield
 
-    def token_of_machine(self, resource: str, scope: str = READ_AND_RUN) -> str:
-        """Of a client that acts for itself."""
-        return self._token(AGENT, grant_type="client_credentials", resource=resource, scope=scope)
-
     def token_of(self, account: str, resource: str, scope: str = READ_AND_RUN, *, client: str = AGENT) -> str:
         """Of an agent that a person has let in, as with a browser."""
         verifier = secrets.token_urlsafe(48)
@@ -155,13 +150,3 @@ class OpenIdProvider:
         )
         assert answer.is_success, answer.text
         return answer
-
-
-def claims_of(token: str, **changes: Any) -> dict[str, Any]:
-    """What a good token says, with changes; None takes a claim away."""
-    claims = jwt.decode(token, options={"verify_signature": False}) | changes
-    return {name: value for name, value in claims.items() if value is not None}
-
-
-def ago(seconds: float) -> int:
-    return int(time.time() - seconds)

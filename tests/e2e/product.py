@@ -107,6 +107,12 @@ class Product:
         assert outcome.returncode == 0, outcome.stderr
         return outcome.stdout.strip()
 
+    def add_source(self, name: str, kind: str, config: Mapping[str, Any], *options: str) -> None:
+        """Add it and list it once; later listings are made by hand."""
+        words = ("--config", json.dumps(config), "--refresh-interval=0", *options)
+        self.manage("add_source", name, kind, *words)
+        self.manage("refresh_sources", name)
+
     def stop(self, number: int = signal.SIGINT, *, group: bool = True) -> float:
         """Send the signal; the seconds until everything had ended. Nothing may be left."""
         family, sent_at = self.family(), time.monotonic()
@@ -153,6 +159,18 @@ def started(variables: Mapping[str, str], command: tuple[str, ...] = QUICKSTART)
         yield product
     finally:
         product.kill()
+
+
+IMPATIENT = {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
+
+
+@contextmanager
+def product_of_engine(folder: Path, kind: str, config: Mapping[str, Any], *options: str) -> Iterator[Product]:
+    """A product with one source, of the name of its kind, whose workflows nobody has enabled."""
+    with place_for_one(folder) as place, started(place | IMPATIENT) as running:
+        running.wait_until_up()
+        running.add_source(kind, kind, config, *options)
+        yield running
 
 
 @contextmanager

@@ -4,29 +4,19 @@ import asyncio
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.product import Product, environment
+from tests.e2e.product import environment
 from tests.e2e.test_clients import client_of_2026
-from tests.processes import ROOT
+from tests.processes import run_python
 
 pytestmark = pytest.mark.e2e
 
 
 def manage(variables: dict[str, str], *words: str) -> str:
-    outcome = subprocess.run(
-        [sys.executable, "manage.py", *words],
-        cwd=ROOT,
-        env=environment(variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    outcome = run_python(["manage.py", *words], environment=environment(variables))
     assert outcome.returncode == 0, outcome.stderr
     return outcome.stdout
 
@@ -34,9 +24,7 @@ def manage(variables: dict[str, str], *words: str) -> str:
 @pytest.mark.skipif(
     os.environ.get("DATABASE_URL", "").startswith("postgres"), reason="for the embedded database"
 )
-async def test_nothing_that_was_confirmed_before_a_backup_is_missing_after_its_restoration(
-    product: Product, tmp_path: Path
-) -> None:
+async def test_nothing_that_was_confirmed_before_a_backup_is_missing_after_its_restoration(product, tmp_path):
     """E10: web and worker go on writing meanwhile."""
     confirmed: list[str] = []
     stop, answered = asyncio.Event(), asyncio.Semaphore(0)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import httpx2
 import psycopg
@@ -16,7 +15,7 @@ from connectors.testing import free_port
 from dev.chaos.stacks import StackName, choose_name, own_stack
 from tests import plain_http
 from tests.e2e.product import environment, wait_until
-from tests.processes import ROOT, running, web_command
+from tests.processes import ROOT, run_python, running, web_command
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,25 +28,18 @@ WORKER = {"PYTEST_XDIST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "gw0")}
 
 @pytest.mark.parametrize("connections", ["6"] if choose_name() is StackName.SQLITE else ["6", "20"])
 def test_all_requests_of_a_burst_are_accepted_or_refused_within_seconds_and_the_processes_stay_ready(
-    connections: str,
-) -> None:
+    connections,
+):
     """B7: up to 500 starts beside 200 tool calls, far from the limits and near them, at one process and two;
     and then every other request that locks rows. Both processes end within their grace."""
-    outcome = subprocess.run(
-        [sys.executable, "-m", "dev.chaos.bursts", "--connections", connections],
-        cwd=ROOT,
-        env=environment(WORKER),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=550,
-    )
+    words = ["-m", "dev.chaos.bursts", "--connections", connections]
+    outcome = run_python(words, environment=environment(WORKER), seconds=550)
     told = outcome.stdout[-10_000:] + outcome.stderr[-5_000:]
     assert outcome.returncode == 0, told
     assert outcome.stdout.splitlines()[-1] == f"{choose_name()} connections={connections} wrong=0", told
 
 
-def test_a_process_whose_request_hangs_in_the_database_ends_after_its_grace(tmp_path: Path) -> None:
+def test_a_process_whose_request_hangs_in_the_database_ends_after_its_grace(tmp_path):
     """A wrong token is counted, which waits for the lock of the table."""
     if choose_name() is StackName.SQLITE:
         pytest.skip("SQLite waits for a lock for 20 s at most")

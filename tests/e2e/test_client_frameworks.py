@@ -84,32 +84,28 @@ def check_answers(texts: Sequence[str]) -> None:
     assert "executions" in json.loads(executions), executions
 
 
-def test_the_official_typescript_client_of_2025_lists_and_calls_everything(
-    node: Path, product: Product
-) -> None:
+def test_the_official_typescript_client_of_2025_lists_and_calls_everything(node, product):
     """A2.1, A2.2: it refuses a whole list for one schema that it does not understand."""
     told = run(product, [node, FOLDER / "client.mjs"], EVERY_CALL, release="v1")
     assert set(WORKFLOWS) <= {tool["name"] for tool in told["tools"]}
     check_answers([call["content"][0]["text"] for call in told["calls"]])
 
 
-def test_langchain_in_typescript_lists_and_calls_everything(node: Path, product: Product) -> None:
+def test_langchain_in_typescript_lists_and_calls_everything(node, product):
     """A2.1, A2.2"""
     told = run(product, [node, FOLDER / "langchain.mjs"], EVERY_CALL)
     assert set(WORKFLOWS) <= set(told["tools"])
     check_answers([call["text"] for call in told["calls"]])
 
 
-def test_mcpadapt_lists_and_calls_everything(product: Product, python_of_2025: Path) -> None:
+def test_mcpadapt_lists_and_calls_everything(product, python_of_2025):
     """A2.1, A2.2: which smolagents and CrewAI take their tools with."""
     told = run(product, [python_of_2025, SCRIPTS / "mcpadapt_client.py"], EVERY_CALL)
     assert set(WORKFLOWS) <= set(told["tools"])
     check_answers([call["text"] for call in told["calls"]])
 
 
-def test_openai_agents_in_strict_mode_lists_and_calls_everything(
-    product: Product, python_of_2025: Path
-) -> None:
+def test_openai_agents_in_strict_mode_lists_and_calls_everything(product, python_of_2025):
     """A2.1, A2.2: strict mode sends every argument that a tool has; some values have to mean nothing."""
     told = run(product, [python_of_2025, SCRIPTS / "openai_agents_client.py"], EVERY_CALL)
     assert set(WORKFLOWS) <= set(told["tools"])
@@ -122,9 +118,7 @@ def test_openai_agents_in_strict_mode_lists_and_calls_everything(
     assert workflows["workflows"] and executions["executions"], "what had to be sent narrows no list"
 
 
-def test_openai_agents_in_strict_mode_takes_every_tool_of_a_portable_toolset(
-    product: Product, python_of_2025: Path
-) -> None:
+def test_openai_agents_in_strict_mode_takes_every_tool_of_a_portable_toolset(product, python_of_2025):
     """A2.1, A2.2: what it sends for arguments that are left out does not reach the workflow."""
     calls = [
         (fixture.name, fixture.given if fixture.portable is None else fixture.portable) for fixture in ECHOING
@@ -140,9 +134,7 @@ def test_openai_agents_in_strict_mode_takes_every_tool_of_a_portable_toolset(
 LONG = (LONG_RUN.name, {"seconds": 3})
 
 
-def test_the_official_typescript_client_gets_a_handle_in_spite_of_progress(
-    node: Path, product: Product
-) -> None:
+def test_the_official_typescript_client_gets_a_handle_in_spite_of_progress(node, product):
     """A7.3, A8.3: its timer goes on whatever it hears of progress, and then the call is an error."""
     told = run(product, [node, FOLDER / "client.mjs"], [LONG], release="v1", progress=True)
     (handle,) = (call["structuredContent"] for call in told["calls"])
@@ -153,9 +145,7 @@ def test_the_official_typescript_client_gets_a_handle_in_spite_of_progress(
     assert ended["output"] == {"received": LONG[1]}
 
 
-def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(
-    product: Product, python_of_2025: Path
-) -> None:
+def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(product, python_of_2025):
     """A8.3, A8.4: it gives up after 5 s; what it is told to call next is answered before that too."""
     token = product.manage("create_mcp_token", "openai-agents", "--inline-wait", "3")
     program, given = [python_of_2025, SCRIPTS / "openai_agents_client.py"], {"seconds": 7}
@@ -168,9 +158,7 @@ def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(
         assert json.loads(later[-1])["output"] == {"received": given}
 
 
-def test_the_python_client_of_2025_that_gives_up_after_5_s_gets_a_handle_over_stdio(
-    product: Product, python_of_2025: Path
-) -> None:
+def test_the_python_client_of_2025_that_gives_up_after_5_s_gets_a_handle_over_stdio(product, python_of_2025):
     """A8.4, E8: there is no token to set an inline wait for, so a toolset has it."""
     given = {"seconds": 12}
     server = [sys.executable, "manage.py", "mcp_stdio", "--toolset", "hasty"]

@@ -4,7 +4,6 @@ import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ BUILT_IN = {
 @asynccontextmanager
 async def client_of_2026(product: Product) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
-    async with plain_http.AsyncClient(headers=headers, timeout=30) as http:
+    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
         async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
             yield client
@@ -50,7 +49,7 @@ def newest(rest: Rest, tool: str) -> dict[str, Any]:
     return rest.execution(latest["id"])
 
 
-async def test_current_client_lists_the_built_in_and_the_workflow_tools(product: Product) -> None:
+async def test_current_client_lists_the_built_in_and_the_workflow_tools(product):
     """A1.2, A2.1: discovered workflows are tools beside the built-in ones, without a code change."""
     async with client_of_2026(product) as client:
         assert client.protocol_version == "2026-07-28"
@@ -58,9 +57,7 @@ async def test_current_client_lists_the_built_in_and_the_workflow_tools(product:
     assert names >= WORKFLOWS | BUILT_IN
 
 
-async def test_fast_workflow_answers_with_text_and_structure_and_is_recorded(
-    product: Product, rest: Rest
-) -> None:
+async def test_fast_workflow_answers_with_text_and_structure_and_is_recorded(product, rest):
     """A2.2, A2.3: the call runs the workflow with its arguments and returns its output."""
     async with client_of_2026(product) as client:
         result = await client.call_tool("text_statistics", {"text": TEXT})
@@ -73,7 +70,7 @@ async def test_fast_workflow_answers_with_text_and_structure_and_is_recorded(
     assert recorded["output"] == result.structured_content
 
 
-async def test_slow_workflow_reports_rising_progress_until_its_result(product: Product, rest: Rest) -> None:
+async def test_slow_workflow_reports_rising_progress_until_its_result(product, rest):
     """A7.1, A7.3: a call with a progress token waits for as long as the run takes, and hears from it."""
     heard: list[tuple[float, float | None, str | None]] = []
 
@@ -91,7 +88,7 @@ async def test_slow_workflow_reports_rising_progress_until_its_result(product: P
     assert newest(rest, "countdown")["state"] == "completed"
 
 
-async def test_failing_workflow_says_why_in_the_result_and_is_recorded(product: Product, rest: Rest) -> None:
+async def test_failing_workflow_says_why_in_the_result_and_is_recorded(product, rest):
     """A2.4, A7.4: an asynchronous failure comes back as a tool result with the engine's words."""
     async with client_of_2026(product) as client:
         result = await client.call_tool("csv_profile", {"csv": RAGGED})
@@ -104,9 +101,7 @@ async def test_failing_workflow_says_why_in_the_result_and_is_recorded(product: 
 
 
 @pytest.mark.timeout(180)
-def test_client_of_2025_lists_and_calls_the_same_tools(
-    product: Product, rest: Rest, python_of_2025: Path
-) -> None:
+def test_client_of_2025_lists_and_calls_the_same_tools(product, rest, python_of_2025):
     """The handshake protocol is served from the same endpoint."""
     calls = [
         ["text_statistics", {"text": TEXT}],

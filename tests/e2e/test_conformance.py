@@ -1,6 +1,5 @@
 """The official conformance suite against the running product, in both revisions of the protocol."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from tests.e2e.conformance.proxy import authorizing
 from tests.e2e.conformance.suite import Suite, figures_told, required_scenarios
 from tests.e2e.node_tools import node
 from tests.e2e.product import environment, place_for_one, started
-from tests.processes import ROOT, running
+from tests.processes import run_python, running
 
 __all__ = ["node"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -43,18 +42,14 @@ def url(node: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _prepare(place: dict[str, str], *addresses: str) -> str:
     """Before the product starts, whose own first listing would compete with ours."""
-    command = [sys.executable, "-m", "tests.e2e.conformance.prepare", *addresses]
-    prepared = subprocess.run(
-        command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False
-    )
+    words = ["-m", "tests.e2e.conformance.prepare", *addresses]
+    prepared = run_python(words, environment=environment(place))
     assert prepared.returncode == 0, prepared.stderr[-3000:]
     return prepared.stdout.strip()
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-def test_every_scenario_passes_but_for_those_that_are_listed_with_a_reason(
-    node: Path, url: str, revision: str, tmp_path: Path
-) -> None:
+def test_every_scenario_passes_but_for_those_that_are_listed_with_a_reason(node, url, revision, tmp_path):
     """A2.1, A2.2, A2.3, A2.4: by the judgement of the protocol's own authors."""
     verdict = Suite(node, url, revision, tmp_path).judge()
     assert verdict.scenarios == required_scenarios(revision)

@@ -2,21 +2,17 @@
 
 import asyncio
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
-from tests import plain_http
-from tests.e2e.product import AGENT, Product, Rest, place_for_one, started, wait_until
+from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
+from tests.e2e.test_clients import client_of_2026
 from tests.processes import ROOT
 
 PACKAGE = ROOT / "examples" / "connector-package"
@@ -50,29 +46,18 @@ def rq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def product(site: Path, rq: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    config = json.dumps({"host": "127.0.0.1", "port": rq.port, "functions": FUNCTIONS})
+    config = {"host": "127.0.0.1", "port": rq.port, "functions": FUNCTIONS}
     with rq.redis as redis, place_for_one(tmp_path_factory.mktemp("product")) as place:
         password = redis.get_connection_kwargs()["password"]
         more = {"PYTHONPATH": str(site), "RQ_PASSWORD": password, "CATALOGUE_INLINE_WAIT": "2"}
         with started(place | more) as running:
             running.wait_until_up()
-            by_hand = ("--refresh-interval=0", "--secret-env", "password=RQ_PASSWORD")
-            running.manage("add_source", "queue", "rq", "--config", config, *by_hand)
-            running.manage("refresh_sources", "queue")
+            running.add_source("queue", "rq", config, "--secret-env", "password=RQ_PASSWORD")
             running.manage("enable_workflows", "--source", "queue", "--all")
             yield running
 
 
-@asynccontextmanager
-async def agent(product: Product) -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {product.token}"}
-    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
-        transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
-            yield client
-
-
-def test_the_kind_and_its_settings_are_known(product: Product) -> None:
+def test_the_kind_and_its_settings_are_known(product):
     """B10: by installing the package, without a change here."""
     rest = Rest(product, product.manage("create_mcp_token", "script", "--scope", "catalogue:admin"))
     kind = rest.get("/connectors/rq/")
@@ -82,9 +67,9 @@ def test_the_kind_and_its_settings_are_known(product: Product) -> None:
     assert rest.get("/sources/queue/")["health"]["state"] == "ok"
 
 
-async def test_its_workflows_are_discovered_run_and_cancelled(product: Product, rq: Any) -> None:
+async def test_its_workflows_are_discovered_run_and_cancelled(product, rq):
     """A1.1, A2.3, A7.5: as those of the built-in kinds."""
-    async with agent(product) as client:
+    async with client_of_2026(product) as client:
         tools = {tool.name: tool.description for tool in (await client.list_tools()).tools}
         counted = await client.call_tool("count_words", {"text": "one two three"})
         watching = await client.call_tool("keep_watch", {"seconds": 600})
@@ -101,7 +86,7 @@ async def test_its_workflows_are_discovered_run_and_cancelled(product: Product, 
     assert rq.number_of_started_jobs() == 0
 
 
-def test_its_own_tests_hold_it_to_the_contract(site: Path) -> None:
+def test_its_own_tests_hold_it_to_the_contract(site):
     """B10: the contract is part of the product, for connectors from elsewhere too."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
     outcome = subprocess.run(

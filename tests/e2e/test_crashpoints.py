@@ -1,24 +1,16 @@
 """A process that ends anywhere in a call loses nothing, doubles nothing and records nothing wrong."""
 
-import subprocess
-import sys
-
 import pytest
 
 from dev.chaos.crashpoints import KINDS
+from tests.processes import run_python
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def test_a_call_is_ended_at_each_of_its_steps_and_others_go_on() -> None:
+def test_a_call_is_ended_at_each_of_its_steps_and_others_go_on():
     """A7.5, E6, issue 15."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dev.chaos.crashpoints"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=580,
-    )
+    done = run_python(["-m", "dev.chaos.crashpoints"], seconds=580)
     *kinds, last = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr
     assert last.startswith("0 lost, doubled or wrong")

@@ -1,17 +1,15 @@
 """Airflow's DAGs and Dagster's jobs through the product's MCP endpoint, the engines' death included."""
 
 import asyncio
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.product import Product, Rest, place_for_one, started
-from tests.e2e.test_prefect import agent, begin, call, text_of, until
+from tests.e2e.product import IMPATIENT, Product, Rest, place_for_one, started
+from tests.e2e.test_clients import client_of_2026, text_of
+from tests.e2e.test_prefect import begin, call, until
 from tests.engines.job_engines.servers import (
     AirflowServer,
-    DagsterServer,
     Servers,
     job_engines,
 )
@@ -24,19 +22,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def product(job_engines: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """One whose administrator has named both engines, their addresses and the login, and nothing else."""
-    with place_for_one(tmp_path_factory.mktemp("product")) as place:
-        short = {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
-        with started(place | short) as running:
-            running.wait_until_up()
-            for preset, server in job_engines.items():
-                secrets = [f"--secret=password={server.settings['password']}"] if server.settings else []
-                config = {"preset": preset, "base_url": server.base_url, "request_timeout_seconds": 60}
-                config |= {name: value for name, value in server.settings.items() if name != "password"}
-                by_hand = ("--config", json.dumps(config), "--refresh-interval=0", *secrets)
-                running.manage("add_source", preset, "http_job", *by_hand)
-                running.manage("refresh_sources", preset)
-                running.manage("enable_workflows", "--source", preset, "--all")
-            yield running
+    with place_for_one(tmp_path_factory.mktemp("product")) as place, started(place | IMPATIENT) as running:
+        running.wait_until_up()
+        for preset, server in job_engines.items():
+            secrets = [f"--secret=password={server.settings['password']}"] if server.settings else []
+            config = {"preset": preset, "base_url": server.base_url, "request_timeout_seconds": 60}
+            config |= {name: value for name, value in server.settings.items() if name != "password"}
+            running.add_source(preset, "http_job", config, *secrets)
+            running.manage("enable_workflows", "--source", preset, "--all")
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +46,10 @@ def airflow(job_engines: Servers) -> Iterator[AirflowServer]:
     server.fail_everything()
 
 
-async def test_dags_and_jobs_are_tools_with_their_parameters(product: Product) -> None:
-    """A1.1, A2.1, A6.1: from address and login alone."""
-    async with agent(product) as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    order = tools["place_order"]
-    assert (order.description or "").startswith("Take an order and say what became of it.")
-    assert order.input_schema["required"] == ["order_id"]
-    assert order.input_schema["properties"]["cups"]["minimum"] == 1
-    assert (tools["brew_tea"].description or "").startswith("Brew tea and say which.")
-    assert "resting" not in tools
-
-
-async def test_results_failures_and_progress_reach_the_agent(
-    product: Product, airflow: AirflowServer, tmp_path: Path
-) -> None:
+async def test_results_failures_and_progress_reach_the_agent(product, airflow, tmp_path):
     """A2.2, A2.3, A2.4, A7.3: of runs of both engines at once, each with what it has to say."""
     done = tmp_path / "done"
-    async with agent(product) as client:
+    async with client_of_2026(product) as client:
 
         async def last() -> list[str | None]:
             heard = asyncio.Event()
@@ -105,31 +85,11 @@ async def test_results_failures_and_progress_reach_the_agent(
     assert refused.is_error
 
 
-async def test_runs_that_an_agent_cancels_end_at_their_engines(
-    product: Product, rest: Rest, airflow: AirflowServer, job_engines: Servers
-) -> None:
-    """A7.5, A8.5: both records say so."""
-    dagster = job_engines["dagster"]
-    assert isinstance(dagster, DagsterServer)
-    async with agent(product) as client:
-        of_airflow, of_dagster = await begin(client, "last", {}), await begin(client, "steep_tea", {})
-        await until(rest, of_airflow, progress_message="wait")
-        await until(rest, of_dagster, progress_message="wait")
-        for execution in (of_airflow, of_dagster):
-            await client.call_tool("cancel_execution", {"execution_id": execution})
-            await until(rest, execution, state="cancelled")
-    run = airflow.ask("GET", f"/api/v2/dags/last/dagRuns/{of_airflow}")
-    assert (run["state"], run["note"]) == ("failed", "Cancelled by Workflow Catalogue.")
-    assert dagster.states_of(of_dagster) == ["CANCELED"]
-
-
-async def test_a_run_outlives_the_death_of_airflow(
-    product: Product, rest: Rest, airflow: AirflowServer, tmp_path: Path
-) -> None:
+async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, tmp_path):
     """A1.4, A7.2: API server, scheduler and task are killed. Airflow tries the task again when it is back,
     and the execution is followed to its result."""
     done = tmp_path / "done"
-    async with agent(product) as client:
+    async with client_of_2026(product) as client:
         execution = await begin(client, "last", {"until": str(done)})
         await until(rest, execution, progress_message="wait")
         await asyncio.to_thread(airflow.kill)

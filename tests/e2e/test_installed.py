@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> dict[str, str]:
     return kept | {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
 
 
-async def test_stdio_answers_a_client_from_an_empty_folder(installed: Path, home: dict[str, str]) -> None:
+async def test_stdio_answers_a_client_from_an_empty_folder(installed, home):
     """E10: one command in the client's configuration, no second terminal."""
     server = StdioServerParameters(
         command=str(installed), args=["stdio"], env=get_default_environment() | home, cwd=home["HOME"]
@@ -62,14 +62,14 @@ async def test_stdio_answers_a_client_from_an_empty_folder(installed: Path, home
     assert os.listdir(home["HOME"]) == [data.name]
 
 
-def test_nothing_but_one_name_is_added_to_the_environment(installed: Path) -> None:
+def test_nothing_but_one_name_is_added_to_the_environment(installed):
     (packages,) = installed.parents[1].glob("lib/python*/site-packages")
     names = {path.name for path in packages.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
     assert names == {"workflow_catalogue"}
     assert (packages / "workflow_catalogue" / "connectors" / "py.typed").exists()
 
 
-def test_the_bill_of_materials_lists_what_the_lock_pins(installed: Path) -> None:
+def test_the_bill_of_materials_lists_what_the_lock_pins(installed):
     (path,) = installed.parents[1].glob("lib/python*/site-packages/*.dist-info/sboms/*.cdx.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text()) is None
     listed = {f"{one['name']}=={one['version']}" for one in json.loads(path.read_text())["components"]}
@@ -77,9 +77,7 @@ def test_the_bill_of_materials_lists_what_the_lock_pins(installed: Path) -> None
     assert listed == set(re.findall(r"^[\w.-]+==[^\s;]+", lock, re.MULTILINE))
 
 
-def test_quickstart_runs_everything_and_serves_the_admin_with_its_files(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_quickstart_runs_everything_and_serves_the_admin_with_its_files(installed, tmp_path):
     with place_for_one(tmp_path / "data") as place, started(place, (str(installed), "quickstart")) as product:
         product.wait_until_up()
         assert "workflow-catalogue client_config" in product.output

@@ -1,7 +1,6 @@
 """Starting, stopping and being killed: what a person at a terminal can rely on."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +10,9 @@ from shlex import quote
 import psutil
 import pytest
 
-from connectors.testing import free_port
 from tests.e2e.browser import Browser
-from tests.e2e.product import QUICKSTART, Product, Rest, environment, place_for_one, started, wait_until
+from tests.e2e.product import place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
-from tests.processes import ROOT
 
 pytestmark = pytest.mark.e2e
 
@@ -53,24 +50,7 @@ def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstStart
         yield FirstStart(place, password, product.token, product.output, product.process.returncode)
 
 
-def refusal(variables: dict[str, str]) -> str:
-    """What a start says that is refused at once."""
-    outcome = subprocess.run(
-        QUICKSTART,
-        cwd=ROOT,
-        env=environment(variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert outcome.returncode == 1
-    return outcome.stderr
-
-
-async def test_run_nobody_waits_for_ends_correctly_though_the_worker_was_killed(
-    product: Product, rest: Rest
-) -> None:
+async def test_run_nobody_waits_for_ends_correctly_though_the_worker_was_killed(product, rest):
     """The database is the truth: the supervisor starts another worker, and that one goes on."""
     async with client_of_2026(product) as client:
         handle = (await client.call_tool("countdown", {"seconds": 7})).structured_content
@@ -99,7 +79,7 @@ def test_ctrl_c_ends_everything_without_an_error(first_start: FirstStart) -> Non
 
 
 @pytest.mark.timeout(240)
-def test_second_start_keeps_what_the_first_one_made(first_start: FirstStart) -> None:
+def test_second_start_keeps_what_the_first_one_made(first_start):
     with started(first_start.place) as product:
         product.wait_until_up()
         assert product.token == first_start.token
@@ -112,14 +92,14 @@ def test_second_start_keeps_what_the_first_one_made(first_start: FirstStart) -> 
 
 
 @pytest.mark.timeout(240)
-def test_nothing_outlives_the_command(first_start: FirstStart) -> None:
+def test_nothing_outlives_the_command(first_start):
     with started(first_start.place) as product:
         product.wait_until_up()
         product.stop(signal.SIGKILL, group=False)
 
 
 @pytest.mark.timeout(240)
-def test_nothing_outlives_the_supervisor(first_start: FirstStart) -> None:
+def test_nothing_outlives_the_supervisor(first_start):
     with started(first_start.place) as product:
         product.wait_until_up()
         family, supervisor = product.family(), product.program("supervisor.supervisord")
@@ -129,23 +109,3 @@ def test_nothing_outlives_the_supervisor(first_start: FirstStart) -> None:
         assert not left, product.told()
         # What the pipe holds when the last process has gone is read a moment later.
         wait_until(lambda: "The supervisor ended unexpectedly" in product.output, 10, product.told)
-
-
-def test_taken_port_is_a_sentence_that_names_it_and_another(product: Product, tmp_path: Path) -> None:
-    told = refusal({"PORT": str(product.port), "CATALOGUE_DATA_DIR": str(tmp_path)})
-    assert f"Port {product.port} is in use" in told
-    assert f"PORT={product.port + 1} make run" in told
-    assert len(told.strip().splitlines()) == 1
-
-
-def test_start_in_a_folder_in_use_says_where_the_other_one_is(
-    place: dict[str, str], product: Product
-) -> None:
-    told = refusal(place | {"PORT": str(free_port())})
-    assert f"already running at http://localhost:{product.port}" in told
-
-
-def test_secrets_are_for_their_owner_only(product: Product, place: dict[str, str]) -> None:
-    folder = Path(place["CATALOGUE_DATA_DIR"])
-    for name in ("secret_key", "quickstart-token", "example-engine.json"):
-        assert (folder / name).stat().st_mode & 0o077 == 0

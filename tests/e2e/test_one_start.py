@@ -1,7 +1,6 @@
 """A first start, by one command, in a folder of any name."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ NAME = """It's 100 % "my" data (ü), $HOME"""
 
 
 @pytest.mark.timeout(240)
-async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
+async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path):
     """A1.2, A2.2, B4, N1: with one command, in a folder of any name, without a server beside it."""
     with place_for_one(tmp_path / NAME, is_empty=True) as place, started(place) as product:
         product.wait_until_up()

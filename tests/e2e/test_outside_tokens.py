@@ -1,12 +1,8 @@
 """Tokens of a real authorization server that is not ours, at the running product's doors."""
 
-import hashlib
-import hmac
 import itertools
-import json
 import time
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -14,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import jwt
 import pytest
-from cryptography.hazmat.primitives import serialization
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -29,8 +23,6 @@ from tests.e2e.openid_provider import (
     SECRET,
     OpenIdProvider,
     SigningKey,
-    ago,
-    claims_of,
 )
 from tests.e2e.product import AGENT, Product, another_web
 
@@ -47,10 +39,6 @@ MAKE_USERS = """
 from django.contrib.auth.models import User
 for name in ("ada", "grace"):
     User.objects.get_or_create(username=name)
-"""
-SET_ACTIVE = """
-from django.contrib.auth.models import User
-User.objects.filter(username="grace").update(is_active={})
 """
 DISABLED_SECONDS = 1.0
 PAUSE_SECONDS = 0.1  # Between two looks
@@ -134,7 +122,7 @@ def running(outside: Outside) -> Outside:
     return outside
 
 
-async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_company(running: Outside) -> None:
+async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_company(running):
     token = running.provider.token_of("ada-of-the-company", running.resource)
     async with (
         plain_http.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
@@ -152,7 +140,7 @@ async def test_a_person_s_agent_lists_and_calls_tools_with_a_token_of_the_compan
     assert ("text_statistics", "ada via an-agent") in {(run["tool"], run["caller_name"]) for run in own}
 
 
-def test_the_metadata_of_the_resource_names_the_company_s_server(running: Outside) -> None:
+def test_the_metadata_of_the_resource_names_the_company_s_server(running):
     """RFC 9728, from the challenge on."""
     refused = plain_http.post(running.url, json={}, timeout=20)
     assert refused.status_code == 401
@@ -163,63 +151,7 @@ def test_the_metadata_of_the_resource_names_the_company_s_server(running: Outsid
     assert set(READ_AND_RUN.split()) <= set(document["scopes_supported"])
 
 
-def unsigned(claims: dict[str, Any], key: SigningKey) -> str:
-    return jwt.encode(claims, None, algorithm="none", headers={"typ": "at+jwt", "kid": key.id})
-
-
-def signed_with_the_public_key(claims: dict[str, Any], key: SigningKey) -> str:
-    """As HMAC whose secret everybody knows; by hand, since libraries refuse to make such tokens."""
-    secret = key.private.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    header = {"alg": "HS256", "typ": "at+jwt", "kid": key.id}
-    parts = [urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims)]
-    mac = hmac.digest(secret, b".".join(parts), hashlib.sha256)
-    return b".".join([*parts, urlsafe_b64encode(mac).rstrip(b"=")]).decode()
-
-
-Forge = Callable[[str, SigningKey], str]
-WRONG: dict[str, Forge] = {
-    "for another audience": lambda good, key: key.sign(claims_of(good, aud="https://other.example/mcp")),
-    "for no audience": lambda good, key: key.sign(claims_of(good, aud=None)),
-    "for the beginning of our address": lambda good, key: key.sign(
-        claims_of(good, aud=claims_of(good)["aud"].removesuffix("cp"))
-    ),
-    "of another issuer": lambda good, key: key.sign(claims_of(good, iss="https://other.example")),
-    "of no issuer": lambda good, key: key.sign(claims_of(good, iss=None)),
-    "expired": lambda good, key: key.sign(claims_of(good, exp=ago(11))),
-    "without an end": lambda good, key: key.sign(claims_of(good, exp=None)),
-    "not valid yet": lambda good, key: key.sign(claims_of(good, nbf=ago(-60))),
-    "unsigned": lambda good, key: unsigned(claims_of(good), key),
-    "HMAC with the public key": lambda good, key: signed_with_the_public_key(claims_of(good), key),
-    "of a stranger's key with a known name": lambda good, key: SigningKey(key.id).sign(claims_of(good)),
-    "of an unknown key": lambda good, key: SigningKey("unknown").sign(claims_of(good)),
-    "no access token": lambda good, key: key.sign(claims_of(good), typ="JWT"),
-    "bound to a key": lambda good, key: key.sign(claims_of(good, cnf={"jkt": "x"})),
-    "without a subject": lambda good, key: key.sign(claims_of(good, sub=None)),
-    "with a changed payload": lambda good, key: ".".join(
-        [good.split(".")[0], key.sign(claims_of(good, sub="x")).split(".")[1], good.split(".")[2]]
-    ),
-    "for a toolset that does not exist": lambda good, key: key.sign(
-        claims_of(good, aud=claims_of(good)["aud"] + "/nowhere")
-    ),
-}
-
-
-def test_tokens_that_anything_is_wrong_with_are_refused(running: Outside, subtests: pytest.Subtests) -> None:
-    good = running.provider.token_of("ada-of-the-company", running.resource)
-    assert running.post(running.key.sign(claims_of(good))).status_code == 200, "what is forged can be good"
-    for name, forge in WRONG.items():
-        with subtests.test(name):
-            refused = running.post(forge(good, running.key))
-            assert refused.status_code == 401
-            assert 'error="invalid_token"' in refused.headers["www-authenticate"]
-    other = running.provider.token_of("ada-of-the-company", "https://other.example/mcp")
-    assert running.post(other).status_code == running.rest(other).status_code == 401
-    assert running.post(good).status_code == 200
-
-
-def test_keys_are_rotated_without_a_restart_and_those_of_a_removed_key_refused(outside: Outside) -> None:
+def test_keys_are_rotated_without_a_restart_and_those_of_a_removed_key_refused(outside):
     outside.provide(SigningKey("of-yesterday"))
     old = outside.provider.token_of("ada-of-the-company", outside.resource)
     wait_until_let_in(outside, old)
@@ -248,37 +180,7 @@ def wait_until_answered(outside: Outside, token: str, status: int) -> None:
         asked_at = time.monotonic()
 
 
-def test_a_disabled_user_s_agent_is_refused_within_a_second(running: Outside) -> None:
-    token = running.provider.token_of("grace-of-the-company", running.resource)
-    assert running.post(token).status_code == running.rest(token).status_code == 200
-    running.run(SET_ACTIVE.format(False))
-    wait_until_answered(running, token, 401)
-    assert running.rest(token).status_code == 401
-    running.run(SET_ACTIVE.format(True))
-    wait_until_answered(running, token, 200)
-    assert running.call(token).status_code == 200
-
-
-def test_a_subject_without_a_user_is_refused(running: Outside) -> None:
-    for token in (
-        running.provider.token_of("a-stranger", running.resource),
-        running.provider.token_of_machine(running.resource),
-    ):
-        assert running.post(token).status_code == 401
-
-
-def test_a_token_without_the_scope_is_refused_with_the_scope_s_name(running: Outside) -> None:
-    token = running.provider.token_of("ada-of-the-company", running.resource, "workflows:read")
-    assert running.post(token).status_code == 200
-    refused = running.call(token)
-    assert refused.status_code == 403
-    wanted = 'error="insufficient_scope", scope="workflows:read workflows:run"'
-    assert wanted in refused.headers["www-authenticate"]
-    greedy = running.provider.token_of("ada-of-the-company", running.resource, "catalogue:admin")
-    assert running.rest(greedy, "/api/sources/").status_code == 403, "its user may not either"
-
-
-def test_opaque_tokens_are_asked_about_until_they_are_revoked(running: Outside) -> None:
+def test_opaque_tokens_are_asked_about_until_they_are_revoked(running):
     token = running.provider.token_of("ada-of-the-company", running.resource, client=OPAQUE_AGENT)
     assert "." not in token
     assert '"words":5' in running.call(token).text
@@ -290,17 +192,3 @@ def test_opaque_tokens_are_asked_about_until_they_are_revoked(running: Outside) 
     )
     assert running.post(elsewhere).status_code == 401
     assert running.post("unknown").status_code == 401
-
-
-def test_while_the_server_is_away_its_tokens_are_neither_let_in_nor_refused(outside: Outside) -> None:
-    outside.provide(outside.key)
-    token = outside.provider.token_of("ada-of-the-company", outside.resource, client=OPAQUE_AGENT)
-    assert outside.post(token).status_code == 200
-    outside.provide()
-    wait_until_answered(outside, token, 503)
-    for answer in (outside.post(token), outside.rest(token)):
-        assert answer.status_code == 503
-        assert "authorization server cannot check" in answer.text
-        assert int(answer.headers["retry-after"]) > 0
-        assert "www-authenticate" not in answer.headers
-    assert outside.post(outside.product.token).status_code == 200, "the product's own tokens go on"

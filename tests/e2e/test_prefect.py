@@ -1,19 +1,16 @@
 """Prefect's deployments through the product's MCP endpoint, the server's death included."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult
 
-from tests import plain_http
-from tests.e2e.product import AGENT, Product, Rest, place_for_one, started, wait_until
+from tests.e2e.product import Product, Rest, product_of_engine, wait_until
+from tests.e2e.test_clients import client_of_2026, text_of
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
 __all__ = ["prefect"]
@@ -28,16 +25,10 @@ Heard = list[tuple[float, str | None]]
 @pytest.fixture(scope="module")
 def product(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """One whose curator has looked at what Prefect offers and enabled some of it."""
-    config = json.dumps({"base_url": prefect.base_url})
-    with place_for_one(tmp_path_factory.mktemp("product")) as place:
-        short = {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
-        with started(place | short) as running:
-            running.wait_until_up()
-            by_hand = ("--refresh-interval=0", "--secret", f"auth_string={AUTH}")
-            running.manage("add_source", "flows", "prefect", "--config", config, *by_hand)
-            running.manage("refresh_sources", "flows")
-            running.manage("enable_workflows", "--source", "flows", ORDER, GREETING, FAILING, LASTING)
-            yield running
+    config, secret = {"base_url": prefect.base_url}, ("--secret", f"auth_string={AUTH}")
+    with product_of_engine(tmp_path_factory.mktemp("product"), "prefect", config, *secret) as running:
+        running.manage("enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING)
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +49,6 @@ def _nothing_goes_on(prefect: PrefectServer) -> Iterator[None]:
     prefect.cancel_everything()
 
 
-@asynccontextmanager
-async def agent(product: Product) -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {product.token}"}
-    async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
-        transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
-            yield client
-
-
 async def call(
     client: Client, tool: str, arguments: dict[str, Any], *, on_half: Path | None = None
 ) -> tuple[CallToolResult, Heard]:
@@ -80,10 +62,6 @@ async def call(
             on_half.touch()  # noqa: ASYNC240 - an empty file
 
     return await client.call_tool(tool, arguments, progress_callback=note), heard
-
-
-def text_of(result: CallToolResult) -> str:
-    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
 async def begin(client: Client, tool: str, arguments: dict[str, Any]) -> str:
@@ -104,23 +82,10 @@ async def until(rest: Rest, execution_id: str, **wanted: Any) -> dict[str, Any]:
     return found
 
 
-async def test_enabled_deployments_are_tools_with_their_parameters(product: Product) -> None:
-    """A1.1, A2.1, A6.1: those that the curator chose, described as the flow describes itself."""
-    async with agent(product) as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert {ORDER, GREETING, FAILING, LASTING} <= tools.keys()
-    assert "crash_hard" not in tools
-    assert (tools[ORDER].description or "").startswith("Take an order and say what became of it.")
-    assert tools[ORDER].input_schema["properties"]["priority"]["enum"] == ["low", "normal", "high"]
-    assert tools[ORDER].input_schema["required"] == ["order_id"]
-
-
-async def test_results_failures_and_progress_of_flows_reach_the_agent(
-    product: Product, rest: Rest, tmp_path: Path
-) -> None:
+async def test_results_failures_and_progress_of_flows_reach_the_agent(product, rest, tmp_path):
     """A2.2, A2.3, A2.4, A7.3: three flows at once, each with what it has to say."""
     done = tmp_path / "done"
-    async with agent(product) as client:
+    async with client_of_2026(product) as client:
         (order, _), (greeting, _), (failure, _), (lasting, heard) = await asyncio.gather(
             call(client, ORDER, {"order_id": "A17", "address": {"street": "Mint Lane"}}),
             call(client, GREETING, {}),
@@ -146,25 +111,10 @@ async def test_results_failures_and_progress_of_flows_reach_the_agent(
     assert (recorded["state"], recorded["output"]) == ("completed", order.structured_content)
 
 
-async def test_a_flow_that_an_agent_cancels_ends_at_prefect(
-    product: Product, rest: Rest, prefect: PrefectServer
-) -> None:
-    """A7.5, A8.5: the flow's process is ended, and both records say so."""
-    async with agent(product) as client:
-        execution = await begin(client, LASTING, {"steps": 1})
-        await until(rest, execution, progress_message="Step 1 of 1.")
-        await client.call_tool("cancel_execution", {"execution_id": execution})
-        await until(rest, execution, state="cancelled")
-    (run,) = prefect.ask("/flow_runs/filter", {"flow_runs": {"idempotency_key": {"any_": [execution]}}})
-    assert run["state_type"] == "CANCELLED"
-
-
-async def test_a_run_outlives_the_death_of_the_server(
-    product: Product, rest: Rest, mortal: PrefectServer, tmp_path: Path
-) -> None:
+async def test_a_run_outlives_the_death_of_the_server(product, rest, mortal, tmp_path):
     """A1.4, A7.2: what was going on is followed again as soon as Prefect is back, to its result."""
     done = tmp_path / "done"
-    async with agent(product) as client:
+    async with client_of_2026(product) as client:
         execution = await begin(client, LASTING, {"steps": 1, "until": str(done)})
         await until(rest, execution, progress_message="Step 1 of 1.")
         await asyncio.to_thread(mortal.kill)

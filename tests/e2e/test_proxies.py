@@ -1,14 +1,12 @@
 """nginx and Caddy, as deploy/proxy has them, in front of two web processes."""
 
-import asyncio
 import itertools
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,24 +15,13 @@ import pytest
 
 from config.environment import Environment
 from connectors.testing import free_port
-from dev.chaos.deployment import Deployment, deployed
-from dev.chaos.doors import Answer, ConnectionBroke, NothingSent, attempt
-from dev.chaos.plan import BEAT, CALLERS, KEYED, WEBS, WORKERS, Call, Door, Persistence
-from dev.chaos.records import Records
-from dev.chaos.stacks import choose_name, own_stack
 from tests.e2e.product import wait_until
 from tests.e2e.proxies import FOLDER, NAMES, Proxy, running_proxy
-from tests.processes import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 LARGEST = Environment.model_fields["max_request_bytes"].default + 1024 * 1024
-CLIENTS = 4
-"""Of each proxy."""
-REPEAT_SECONDS = 0.3
-PAUSE_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
-STOP_SECONDS = 60.0
 
 
 class Upstream(ThreadingHTTPServer):
@@ -112,8 +99,8 @@ def client_of(proxy: Proxy) -> Iterator[httpx2.Client]:
 
 
 def test_a_request_that_a_process_may_have_carried_out_is_repeated_only_if_it_changes_nothing(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+    proxy, upstreams
+):
     """O2: one of two processes ends each connection without an answer."""
     upstreams[0].breaks = True
     with client_of(proxy) as client:
@@ -126,9 +113,7 @@ def test_a_request_that_a_process_may_have_carried_out_is_repeated_only_if_it_ch
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_that_no_process_got_is_sent_to_the_other(
-    name: str, tmp_path: Path, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_a_request_that_no_process_got_is_sent_to_the_other(name, tmp_path, upstreams):
     """O2: Caddy cannot send a body again, and knows which processes are there."""
     urls = f"http://127.0.0.1:{free_port()}", upstreams[0].url
     with running_proxy(name, tmp_path / name, urls) as proxy, client_of(proxy) as client:
@@ -140,7 +125,7 @@ def test_a_request_that_no_process_got_is_sent_to_the_other(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_processes_are_used_at_once_after_none_could_be_reached(name: str, tmp_path: Path) -> None:
+def test_processes_are_used_at_once_after_none_could_be_reached(name, tmp_path):
     """O2: nginx answered "no live upstreams" for ten seconds. Caddy lets requests wait."""
     first, second = free_port(), free_port()
     urls = f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}"
@@ -160,7 +145,7 @@ def test_processes_are_used_at_once_after_none_could_be_reached(name: str, tmp_p
         assert "no live upstreams" not in proxy.log
 
 
-def test_the_product_learns_who_asked_for_what(proxy: Proxy, upstreams: tuple[Upstream, Upstream]) -> None:
+def test_the_product_learns_who_asked_for_what(proxy, upstreams):
     """O2: cookies, HSTS, limits of guesses and the audit depend on it."""
     sent = {"x-forwarded-proto": "http", "x-forwarded-for": "192.0.2.1"}
     with client_of(proxy) as client:
@@ -172,18 +157,14 @@ def test_the_product_learns_who_asked_for_what(proxy: Proxy, upstreams: tuple[Up
     assert told["x-forwarded-for"].rpartition(",")[2].strip() == "127.0.0.1"
 
 
-def test_connections_to_the_processes_are_used_again(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_connections_to_the_processes_are_used_again(proxy, upstreams):
     with client_of(proxy) as client:
         for number in range(20):
             client.post(f"/{number}", content=b"{}")
     assert sum(len(one.connections) for one in upstreams) <= 4
 
 
-def test_a_body_may_be_as_large_as_the_product_takes_by_default(
-    proxy: Proxy, upstreams: tuple[Upstream, Upstream]
-) -> None:
+def test_a_body_may_be_as_large_as_the_product_takes_by_default(proxy, upstreams):
     with client_of(proxy) as client:
         assert client.post("/", content=b"x" * LARGEST).status_code == 200
         # Caddy 2.6 calls it an error of the process.
@@ -191,7 +172,7 @@ def test_a_body_may_be_as_large_as_the_product_takes_by_default(
     assert sum(len(one.requests) for one in upstreams) == 1, "nothing is sent on without its end"
 
 
-def test_an_event_arrives_before_the_next_is_sent(proxy: Proxy, upstreams: tuple[Upstream, Upstream]) -> None:
+def test_an_event_arrives_before_the_next_is_sent(proxy, upstreams):
     with client_of(proxy) as client, client.stream("GET", "/events") as answer:
         lines = answer.iter_lines()
         assert next(lines) == "data: first"
@@ -200,151 +181,9 @@ def test_an_event_arrives_before_the_next_is_sent(proxy: Proxy, upstreams: tuple
         assert "data: second" in list(lines)
 
 
-def test_nginx_waits_longer_than_any_call() -> None:
+def test_nginx_waits_longer_than_any_call():
     (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx.conf").read_text())
     (longest,) = [
         bound.le for bound in Environment.model_fields["inline_wait"].metadata if hasattr(bound, "le")
     ]
     assert int(seconds) > longest
-
-
-@dataclass
-class Load:
-    """Clients of one proxy, which call and read until it is over, and repeat what has no answer."""
-
-    proxy: Proxy
-    deployment: Deployment
-    name: str
-    marks: list[str] = field(default_factory=list)
-    """Of calls with an idempotency key, each of which had an answer in the end."""
-    single: list[str] = field(default_factory=list)
-    """Of calls without one, which nobody repeats unless nothing was sent."""
-    answers: dict[str, Answer] = field(default_factory=dict)
-    reads: int = 0
-    repeated: Counter[str] = field(default_factory=Counter)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as together:
-            for number in range(CLIENTS):
-                together.create_task(self._call(f"{self.name}-{number}", is_keyed=number > 0))
-            together.create_task(self._read())
-
-    def _client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(verify=self.proxy.trust, trust_env=False, timeout=PATIENCE_SECONDS)
-
-    async def _call(self, name: str, *, is_keyed: bool) -> None:
-        tool, token = self.deployment.tools[KEYED]["countdown"], self.deployment.tokens[CALLERS[0]]
-        async with self._client() as client:
-            for number in itertools.count():
-                if self.over.is_set():
-                    return
-                call = make_call(f"{name}-{number}.", is_keyed=is_keyed)
-                (self.marks if is_keyed else self.single).append(call.mark)
-                while True:
-                    try:
-                        answer = await attempt(client, self.proxy.url, token, tool, call, hangs_up=False)
-                        self.answers[call.mark] = answer
-                    except (ConnectionBroke, NothingSent) as broken:
-                        self.repeated[f"POST: {broken}"] += 1
-                        await asyncio.sleep(REPEAT_SECONDS)
-                        if is_keyed:
-                            continue
-                    break
-                await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _read(self) -> None:
-        """REST, which any client may repeat."""
-        headers = {"authorization": f"Bearer {self.deployment.tokens[CALLERS[0]]}"}
-        async with self._client() as client:
-            while not self.over.is_set():
-                try:
-                    answer = await client.get(f"{self.proxy.url}/api/workflows/", headers=headers)
-                    outcome = "" if answer.status_code == 200 else f"HTTP {answer.status_code}"
-                except httpx2.TransportError as error:
-                    outcome = type(error).__name__
-                self.reads += not outcome
-                if outcome:
-                    self.repeated[f"GET: {outcome}"] += 1
-                await asyncio.sleep(REPEAT_SECONDS if outcome else PAUSE_SECONDS)
-
-
-def make_call(mark: str, *, is_keyed: bool) -> Call:
-    return Call(
-        mark=mark,
-        at=0.0,
-        source=KEYED,
-        workflow="countdown",
-        arguments={"seconds": 0, "message": mark},
-        caller=CALLERS[0],
-        door=Door.MCP,
-        web=0,
-        persistence=Persistence.KEY if is_keyed else Persistence.GIVE_UP,
-        repeat_after=REPEAT_SECONDS,
-        hangs_up_after=None,
-        cancel_after=None,
-    )
-
-
-async def under_load(proxies: list[Proxy], deployment: Deployment, *, together: bool) -> list[Load]:
-    """What the clients saw while every process was restarted, one after the other or all at once."""
-    loads = [Load(proxy, deployment, f"{proxy.name}-{together}") for proxy in proxies]
-
-    async def restart() -> None:
-        try:
-            order = (WORKERS[0], WEBS[0], WORKERS[1], WEBS[1], BEAT)
-            restarts = [deployment.programs[name].replace(ROOT, seconds=STOP_SECONDS) for name in order]
-            await asyncio.sleep(1)
-            if together:
-                await asyncio.gather(*restarts)
-            else:
-                for one in restarts:
-                    await one
-            await asyncio.sleep(1)
-        finally:
-            for load in loads:
-                load.over.set()
-
-    async with asyncio.TaskGroup() as tasks:
-        for load in loads:
-            tasks.create_task(load.run())
-        tasks.create_task(restart())
-    return loads
-
-
-async def test_restarts_of_all_processes_break_nothing_that_clients_do_not_repeat(tmp_path: Path) -> None:
-    """O2: under load, one process after the other, and all at the same time."""
-    with own_stack(choose_name()) as stack, ExitStack() as proxies:
-        async with deployed(stack, tmp_path, engines=(KEYED,), graceful_seconds=5) as deployment:
-            first, second = deployment.web_urls
-            running = [
-                proxies.enter_context(running_proxy(name, tmp_path / name, (first, second))) for name in NAMES
-            ]
-            rolling = await under_load(running, deployment, together=False)
-            at_once = await under_load(running, deployment, together=True)
-            records = Records(deployment)
-            try:
-                await records.wait_until_settled(seconds=PATIENCE_SECONDS)
-            finally:
-                await records.aclose()
-            runs = deployment.engines[KEYED].runs()
-    counts = Counter(run["input"]["message"] for run in runs)
-    for load in (*rolling, *at_once):
-        assert load.reads and load.marks
-        assert {mark: load.answers[mark] for mark in load.marks if counts[mark] != 1} == {}
-        assert {mark: counts[mark] for mark in load.single if counts[mark] > 1} == {}
-        # Every answer is the call's own.
-        assert [
-            mark
-            for mark, answer in load.answers.items()
-            if answer.completed and answer.output["message"] != mark
-        ] == []
-    for load in rolling:
-        # Requests that arrive while a process closes its socket; of Caddy, those with a body until it knows.
-        most = 2 * CLIENTS if load.proxy.name == "caddy" else 1
-        assert load.repeated.total() <= len(WEBS) * most, load.repeated
-    for load in at_once:
-        # While there is no process, clients repeat; Caddy lets those that read wait.
-        waiting = "POST" if load.proxy.name == "caddy" else ""
-        told = {reason for reason in load.repeated if not reason.startswith(waiting)}
-        assert not told and all(reason.endswith(("502", "503")) for reason in load.repeated), load.repeated

@@ -17,10 +17,8 @@ from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi import checks
 
 from access.callers import Scope
-from catalogue.models import Source
 from identity.tokens import create_token
 from tests.admin.window import make_everything, make_http_tool
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.mcp_bridge.conftest import source as source  # noqa: PLC0414
 
@@ -42,9 +40,7 @@ ORDER = {"delete": 2, "get": 1}
 
 
 @pytest.mark.parametrize("kind", TOKENS)
-def test_every_answer_is_one_that_the_document_knows(
-    kind: str, mcp_server: McpServer, source: Source, subtests: pytest.Subtests
-) -> None:
+def test_every_answer_is_one_that_the_document_knows(kind, mcp_server, source, subtests):
     make_everything(User.objects.create(username="admin", is_staff=True, is_superuser=True))
     make_http_tool()
     scopes = TOKENS[kind]

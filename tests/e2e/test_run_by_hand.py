@@ -39,9 +39,7 @@ def follow_to_the_end(browser: RealBrowser, *, shows_progress: bool = False) -> 
     browser.wait_for("document.querySelector('#poller:not([hx-get])')")
 
 
-def test_a_workflow_is_run_seen_to_its_end_and_run_again_with_another_argument(
-    browser: RealBrowser, product: Product
-) -> None:
+def test_a_workflow_is_run_seen_to_its_end_and_run_again_with_another_argument(browser, product):
     """Issue 13, 5 and 6: by clicks and keys only."""
     browser.complaints()
     browser.open(f"{product.url}/admin/catalogue/workflow/?q=countdown")

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,7 +10,6 @@ import pytest
 
 from connectors.testing import free_port
 from tests import plain_http
-from tests.e2e.browser import Browser, text_of
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026
 from tests.engines.model_answers import KEY, MODEL, proposes
@@ -98,8 +96,8 @@ def say(url: str, token: str, **asked: Any) -> httpx2.Response:
 
 
 async def test_words_become_a_request_that_is_shown_sent_told_and_recorded(
-    product: Product, rest: Rest, model: ModelServer, shop: TargetApi, create_order: str
-) -> None:
+    product, rest, model, shop, create_order
+):
     """C2.1, C4.4, C5.1, C5.2, C5.4, C6.1, C6.5, C7.1 to C7.5, and MCP calls the same tool."""
     proposal = proposes(create_order, ORDER, reason="It is the tool that orders.")
     model.script(proposal, proposal, "Two kettles are ordered: number 1.")
@@ -146,25 +144,9 @@ async def test_words_become_a_request_that_is_shown_sent_told_and_recorded(
     assert KEY not in seen
 
 
-def test_an_admin_sees_what_was_asked_and_what_became_of_it(
-    product: Product, model: ModelServer, create_order: str
-) -> None:
-    """C4.1: the page shows the words, the tool and why, and the request."""
-    model.script(proposes(create_order, {"item": "spoon", "amount": 3}, reason="Spoons are ordered there."))
-    answer = say(
-        product.url, product.token, user_instructions="Three spoons!", tool_ids=[create_order], dry_run=True
-    ).json()
-    assert product.password
-    with Browser(product) as browser:
-        browser.log_in(product.password)
-        page = text_of(browser.get(f"orchestration/workflowrequest/{answer['request_id']}/change/"))
-    for words in ("Three spoons!", "Spoons are ordered there.", create_order, '"spoon"'):
-        assert words in page
-
-
 def test_a_request_whose_process_was_killed_says_so_and_nothing_is_sent_twice(
-    product: Product, rest: Rest, model: ModelServer, shop: TargetApi, create_order: str, tmp_path: Path
-) -> None:
+    product, rest, model, shop, create_order, tmp_path
+):
     """C5.3, C7.7: the API may have taken the order, and the records say what is known."""
     model.script(proposes(create_order, {"item": "pan", "amount": 1}))
     shop.tell("POST", "/orders", Reply(201, {"order": {"id": 7}}, held=True))

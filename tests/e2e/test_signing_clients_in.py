@@ -5,7 +5,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -24,12 +23,11 @@ from mcp.shared.auth import (
     OAuthClientMetadata,
     OAuthToken,
 )
-from mcp.shared.exceptions import MCPError
 
 from connectors.testing import free_port
 from tests import plain_http
 from tests.e2e.node_tools import FOLDER, PACKAGES, node
-from tests.e2e.product import AGENT, Product, Rest, another_web, environment, wait_until
+from tests.e2e.product import AGENT, Product, environment, wait_until
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING, RealBrowser, real_browser
 from tests.processes import ROOT
 
@@ -164,8 +162,8 @@ class Storage:
 
 
 async def test_the_python_client_signs_a_user_in_and_is_refused_once_the_user_is_disabled(
-    product: Product, rest: Rest, chromium: RealBrowser, back: Return
-) -> None:
+    product, rest, chromium, back
+):
     """It lists that user's tools, calls one and refreshes; the record names user and client."""
     make_user(product, "paula")
     storage = Storage()
@@ -220,15 +218,8 @@ async def test_the_python_client_signs_a_user_in_and_is_refused_once_the_user_is
     ("release", "host", "path"), [("v1", "127.0.0.1", "/mcp/"), ("v2", "127.0.0.1", "/mcp")]
 )
 def test_the_typescript_clients_do_so_too_at_another_name_of_the_server(
-    product: Product,
-    rest: Rest,
-    chromium: RealBrowser,
-    back: Return,
-    node: Path,
-    release: str,
-    host: str,
-    path: str,
-) -> None:
+    product, rest, chromium, back, node, release, host, path
+):
     username, client = f"theo-{release}", f"TypeScript {release}"
     make_user(product, username)
     command = [node, FOLDER / "sign_in.mjs", release, server_address(product, host, path), back.address]
@@ -343,8 +334,8 @@ EXPIRE = (
 
 
 def test_mcp_remote_signs_a_user_in_for_clients_that_only_start_programs(
-    product: Product, rest: Rest, chromium: RealBrowser, node: Path, tmp_path: Path
-) -> None:
+    product, rest, chromium, node, tmp_path
+):
     """It registers itself, lists, calls, renews an expired token, and gets nothing for a disabled user."""
     make_user(product, "rita")
     with Remote(node, tmp_path, server_address(product, "127.0.0.1")) as remote:
@@ -369,60 +360,6 @@ def test_mcp_remote_signs_a_user_in_for_clients_that_only_start_programs(
         assert all(answer.get("id") != number for answer in list(remote.answers.queue))
 
 
-MAY = """
-from django.contrib.auth.models import Permission, User
-from access.permissions import permissions_behind
-names = [one.partition(".")[2] for scope in {scopes} for one in permissions_behind(scope)]
-User.objects.get(username={username!r}).user_permissions.set(Permission.objects.filter(codename__in=names))
-"""
-
-
-async def test_the_python_client_asks_for_another_scope_when_a_call_needs_one(
-    product: Product, rest: Rest, chromium: RealBrowser, back: Return
-) -> None:
-    """Step-up (SEP-2350): its user could only read at first. The refused call is repeated by the client."""
-    make_user(product, "stella")
-    storage, asked = Storage(), []
-
-    def let(*scopes: str) -> None:
-        script = MAY.format(scopes=list(scopes), username="stella")
-        product.manage("shell", "--no-imports", "-c", script)
-
-    async def show(address: str) -> None:
-        asked.append(set(parse_qs(urlsplit(address).query)["scope"][0].split()))
-        if len(asked) == 3:
-            await anyio.to_thread.run_sync(let, "workflows:read", "workflows:run")
-        act = partial(allow, chromium, address, "stella", "Reader", is_signed_in=len(asked) > 1)
-        await anyio.to_thread.run_sync(act)
-
-    async def carried() -> AuthorizationCodeResult:
-        query = parse_qs(await anyio.to_thread.run_sync(back.queries.get))
-        return AuthorizationCodeResult(**{name: query[name][0] for name in ("code", "state", "iss")})
-
-    await anyio.to_thread.run_sync(let, "workflows:read")
-    auth = OAuthClientProvider(
-        server_url=server_address(product),
-        client_metadata=OAuthClientMetadata(client_name="Reader", redirect_uris=[back.address]),
-        storage=storage,
-        redirect_handler=show,
-        callback_handler=carried,
-    )
-    async with plain_http.AsyncClient(auth=auth, timeout=60) as http:
-        transport = streamable_http_client(server_address(product), http_client=http)
-        async with Client(transport, cache=None, client_info=AGENT) as client:
-            assert (await client.list_tools()).tools
-            assert storage.tokens is not None and storage.tokens.scope == "workflows:read"
-            with pytest.raises(MCPError, match="workflows:run"):
-                await client.call_tool(TOOL, GIVEN)
-            assert len(asked) == 2, "asked once more, and not again and again"
-            assert not (await client.call_tool(TOOL, GIVEN)).is_error
-    assert asked == [{"workflows:read", "workflows:run"}] * 3
-    assert storage.tokens.scope is not None
-    assert set(storage.tokens.scope.split()) == {"workflows:read", "workflows:run"}
-    own = [row for row in rest.executions(tool=TOOL) if row["caller_name"] == "stella via Reader"]
-    assert len(own) == 1
-
-
 CHALLENGE = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
@@ -440,33 +377,8 @@ def request_of(product: Product, back: Return, client: str, **changes: str | Non
     return f"{issuer}/oauth/authorize?{asked}"
 
 
-def test_an_error_reaches_the_client_right_after_the_password(
-    product: Product, chromium: RealBrowser, back: Return
-) -> None:
-    """The policy of the sign-in page's form does not stop it."""
-    make_user(product, "erna")
-    for changes, error in (
-        ({"scope": "offline_access"}, "invalid_scope"),
-        ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
-        ({"code_challenge_method": "plain", "prompt": "none"}, "invalid_request"),
-        ({"code_challenge": None}, "invalid_request"),
-        ({"response_type": "token"}, "unsupported_response_type"),
-    ):
-        address = request_of(product, back, "Wrong", **changes)
-        chromium.open(address)
-        sign_in(chromium, "erna")
-        query = parse_qs(back.queries.get(timeout=30))
-        assert (query["error"], query["state"]) == ([error], ["s"]), changes
-        chromium.open(address)
-        assert parse_qs(back.queries.get(timeout=30))["error"] == [error], "also of a user who is signed in"
-        chromium.open(f"http://localhost:{product.port}/favicon.ico")
-        chromium.devtools("Network.clearBrowserCookies")
-
-
 @pytest.mark.parametrize("button", ["allow", "refuse"])
-def test_the_browser_follows_a_callback_that_redirects_on(
-    product: Product, back: Return, button: str, tmp_path: Path
-) -> None:
+def test_the_browser_follows_a_callback_that_redirects_on(product, back, button, tmp_path):
     """To another origin, and to a desktop application, which this machine does not have."""
     username = f"olga-{button}"
     make_user(product, username)
@@ -486,122 +398,7 @@ def test_the_browser_follows_a_callback_that_redirects_on(
         assert not [words for words in browser.complaints() if "Content Security Policy" in words]
 
 
-def test_a_page_signs_a_user_in_in_a_pop_up(product: Product, chromium: RealBrowser, back: Return) -> None:
-    """It sees that the window is open, and the callback, which is of its own origin, reaches it."""
-    make_user(product, "poppy")
-    address = request_of(product, back, "Pop-up")
-    chromium.open(back.address.replace("/callback", "/page"))
-    chromium.run(f"window.signing = window.open({address!r}, 'signing', 'width=500,height=600')")
-    chromium.look_at_window(-1)
-    for act in (partial(sign_in, chromium, "poppy"), partial(press_allow, chromium, "poppy", "Pop-up")):
-        chromium.look_at_window(0)
-        assert chromium.run("return window.signing.closed") is False
-        chromium.look_at_window(-1)
-        act()
-    chromium.wait_for("location.pathname === '/callback' && window.opener")
-    chromium.run("window.opener.heard = location.search; window.close()")
-    chromium.look_at_window(0)
-    assert "code=" in chromium.wait_for("window.signing.closed && window.heard")
-
-
-IN_A_PAGE = """
-const done = arguments[arguments.length - 1];
-const mcp = %(mcp)s;
-const body = (content, type) => ({method: 'POST', headers: {'content-type': type}, body: content});
-const json = (document) => body(JSON.stringify(document), 'application/json');
-const form = (fields) => body(new URLSearchParams(fields), 'application/x-www-form-urlencoded');
-const ask = (method, params, token) => fetch(mcp, {
-  method: 'POST',
-  headers: {
-    'content-type': 'application/json', 'accept': 'application/json, text/event-stream',
-    ...version, ...(token ? {authorization: `Bearer ${token}`} : {}),
-  },
-  body: JSON.stringify({jsonrpc: '2.0', id: 1, method, params}),
-});
-const code64 = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)))
-  .replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
-const version = {'mcp-protocol-version': '2025-11-25'};
-const read = async (address) => (await fetch(address, {headers: version})).json();
-const act = async () => { %(act)s };
-act().then(done, (problem) => done({failed: String(problem)}));
-"""
-FIND = """
-  const refused = await ask('tools/list', {});
-  const found = refused.headers.get('www-authenticate').match(/resource_metadata="([^"]+)"/)[1];
-  const {resource, authorization_servers: [issuer], scopes_supported} = await read(found);
-  const server = await read(`${issuer}/.well-known/oauth-authorization-server`);
-"""
-BEGIN = (
-    FIND
-    + """
-  const redirect_uri = `${location.origin}/callback`;
-  const client = {client_name: 'A page', redirect_uris: [redirect_uri], token_endpoint_auth_method: 'none'};
-  const {client_id} = await (await fetch(server.registration_endpoint, json(client))).json();
-  const verifier = code64(crypto.getRandomValues(new Uint8Array(48)));
-  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier));
-  sessionStorage.setItem('kept', JSON.stringify({client_id, verifier, redirect_uri, resource}));
-  return `${server.authorization_endpoint}?${new URLSearchParams({
-    response_type: 'code', client_id, redirect_uri, resource, scope: scopes_supported.join(' '), state: 's',
-    code_challenge: code64(digest), code_challenge_method: 'S256',
-  })}`;
-"""
-)
-FINISH = (
-    FIND
-    + """
-  const {client_id, verifier: code_verifier, redirect_uri} = JSON.parse(sessionStorage.getItem('kept'));
-  const code = new URLSearchParams(location.search).get('code');
-  const redeem = (fields) => fetch(server.token_endpoint, form({client_id, resource, ...fields}));
-  const by_code = {grant_type: 'authorization_code', code, redirect_uri, code_verifier};
-  const {refresh_token} = await (await redeem(by_code)).json();
-  const {access_token: token} = await (await redeem({grant_type: 'refresh_token', refresh_token})).json();
-  const called = await ask('tools/call', %(call)s, token);
-  const text = await called.text();
-  const answer = JSON.parse(text.startsWith('{') ? text : text.match(/^data: (.+)$/m)[1]);
-  const revoked = await fetch(server.revocation_endpoint, form({client_id, token}));
-  return {words: answer.result.structuredContent.words, revoked: revoked.status};
-"""
-)
-PROBE = """
-  const reached = async (asking) => { try { return (await asking()).status } catch { return 'blocked' } };
-  const issuer = new URL(mcp).origin;
-  return [
-    await reached(() => fetch(`${issuer}/.well-known/oauth-protected-resource/mcp`)),
-    await reached(() => fetch(`${issuer}/.well-known/oauth-authorization-server`)),
-    await reached(() => ask('tools/list', {})),
-    await reached(() => fetch(`${issuer}/oauth/register`, json({}))),
-    await reached(() => fetch(`${issuer}/oauth/token`, form({}))),
-    await reached(() => fetch(`${issuer}/oauth/revoke`, form({}))),
-    await reached(() => fetch(`${issuer}/api/workflows/`)),
-  ];
-"""
-
-
-def test_a_page_of_a_listed_origin_signs_a_user_in_and_calls_and_other_pages_cannot(
-    product: Product, chromium: RealBrowser, back: Return, tmp_path: Path
-) -> None:
-    """CORS: all by `fetch`, as browser-based clients do it."""
-    make_user(product, "petra")
-    origin = back.address.removesuffix("/callback")
-    call = {"call": json.dumps({"name": TOOL, "arguments": GIVEN})}
-    with another_web(product, tmp_path, CATALOGUE_ALLOWED_ORIGINS=origin) as url:
-        own = {"mcp": json.dumps(url.replace("127.0.0.1", "localhost"))}
-        chromium.open(f"{origin}/page")
-        address = chromium.run_async(IN_A_PAGE % (own | {"act": BEGIN}))
-        assert isinstance(address, str), address
-        allow(chromium, address, "petra", "A page")
-        outcome = chromium.run_async(IN_A_PAGE % (own | {"act": FINISH % call}))
-        assert outcome == {"words": 5, "revoked": 200}
-        reached = chromium.run_async(IN_A_PAGE % (own | {"act": PROBE}))
-        assert reached == [200, 200, 401, 400, 400, 400, "blocked"]
-        chromium.open(f"{origin.replace('127.0.0.1', 'localhost')}/page")
-        reached = chromium.run_async(IN_A_PAGE % (own | {"act": PROBE}))
-        assert reached == [200, 200, *["blocked"] * 5]
-
-
-def test_the_suites_scenarios_for_authorization_servers_pass(
-    product: Product, chromium: RealBrowser, node: Path, tmp_path: Path
-) -> None:
+def test_the_suites_scenarios_for_authorization_servers_pass(product, chromium, node, tmp_path):
     """Both that the suite has: the metadata, and a code for a token."""
     make_user(product, "conny")
     issuer, port = f"http://localhost:{product.port}", free_port()

@@ -60,9 +60,7 @@ def ask_for_weather(product: Product, city: str) -> dict[str, Any]:
     return found
 
 
-def test_a_real_model_takes_the_argument_from_the_words_and_the_api_is_called(
-    product: Product, api: TargetApi
-) -> None:
+def test_a_real_model_takes_the_argument_from_the_words_and_the_api_is_called(product, api):
     """C4.1 to C4.5, C5.1: the tool runs with the city that was named.
 
     The prompt tells the date, and on one day in ten or so a model this small is wrong about a city.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client
 
 from connectors.testing import free_port
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
@@ -103,14 +102,7 @@ async def ignore(value: float, total: float | None, message: str | None) -> None
     """Progress makes a call wait for as long as the run takes."""
 
 
-async def cancel_latest(client: Client, rest: Rest, tool: str) -> None:
-    execution = await asyncio.to_thread(status_of, rest, tool, "running")
-    await client.call_tool("cancel_execution", {"execution_id": execution["id"]})
-
-
-async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(
-    product: Product, rest: Rest
-) -> None:
+async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(product, rest):
     """E1, E3, A1.2, A2.3: purpose and fields are what agents see; a call runs it on its task queue."""
     async with client_of_2026(product) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -125,76 +117,7 @@ async def test_declared_workflows_are_tools_with_their_schema_and_return_the_res
     assert (recorded["state"], recorded["output"]) == ("completed", {"greeting": "hello"})
 
 
-async def test_progress_reaches_the_caller_and_cancelling_ends_the_run_at_temporal(
-    product: Product, rest: Rest, engine: Engine
-) -> None:
-    """A7.1, A7.5, A8.2: heartbeats are progress notifications; a cancel is the engine's own."""
-    heard: list[float] = []
-    in_the_oven = asyncio.Event()
-
-    async def note(value: float, total: float | None, message: str | None) -> None:
-        heard.append(value)
-        if message and "in the oven" in message:
-            in_the_oven.set()
-
-    async with client_of_2026(product) as client:
-        steps = [{"progress": 20, "message": "kneading"}, {"progress": 70, "message": "in the oven"}]
-        call = asyncio.create_task(client.call_tool("Heartbeating", {"steps": steps}, progress_callback=note))
-        await asyncio.wait_for(in_the_oven.wait(), PATIENCE_SECONDS)
-        await cancel_latest(client, rest, "Heartbeating")
-        result = await call
-    assert result.is_error
-    assert "cancelled" in text_of(result)
-    assert 70 in heard
-    execution = status_of(rest, "Heartbeating", "cancelled")
-    temporal = await engine.server.client()
-    description = await temporal.get_workflow_handle(execution["id"]).describe()
-    assert description.status is not None and description.status.name == "CANCELED"
-
-
-async def test_a_failure_is_told_with_its_cause(product: Product, rest: Rest) -> None:
-    """A2.4, A7.4: the agent reads what failed and why."""
-    async with client_of_2026(product) as client:
-        result = await client.call_tool("Fail", {"tea": "green"}, progress_callback=ignore)
-    assert result.is_error
-    assert "OutOfTea: The kettle cannot help." in text_of(result)
-    assert "caused by ValueError: No green tea is left." in text_of(result)
-    assert newest(rest, "Fail")["error"]["kind"] == "execution"
-
-
-async def test_a_run_that_ignores_its_cancellation_is_terminated_after_the_grace(
-    product: Product, rest: Rest
-) -> None:
-    """A7.5: what goes on all the same ends soon after."""
-    async with client_of_2026(product) as client:
-        await client.call_tool("Stubborn", {})
-        await cancel_latest(client, rest, "Stubborn")
-    execution = await asyncio.to_thread(status_of, rest, "Stubborn", "cancelled")
-    assert "terminated" in execution["error"]["message"]
-
-
-async def test_a_task_queue_without_a_worker_is_told_instead_of_waited_for_in_silence(
-    product: Product, rest: Rest
-) -> None:
-    """A8.2: the caller learns what the run waits for."""
-    async with client_of_2026(product) as client:
-        await client.call_tool("Positional", {})
-        execution = await asyncio.to_thread(status_of, rest, "Positional", "running")
-
-        def told() -> bool:
-            return "No worker is listening on the task queue deserted" in json.dumps(
-                newest(rest, "Positional")
-            )
-
-        await asyncio.to_thread(wait_until, told, PATIENCE_SECONDS)
-        status = await client.call_tool("get_execution_status", {"execution_id": execution["id"]})
-        assert "No worker is listening" in text_of(status)
-        await client.call_tool("cancel_execution", {"execution_id": execution["id"]})
-
-
-async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(
-    product: Product, rest: Rest, engine: Engine
-) -> None:
+async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(product, rest, engine):
     """A7.2, A8.3: whoever waits goes on waiting; a start that never left is repeated until it arrives."""
     async with client_of_2026(product) as client:
         lasting = asyncio.create_task(client.call_tool("Lasting", {}, progress_callback=ignore))

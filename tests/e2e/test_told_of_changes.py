@@ -113,13 +113,8 @@ async def shown(client: Client) -> set[str]:
 
 @pytest.mark.parametrize("changed", ["filter", "toolset", "workflow"])
 async def test_a_change_at_one_process_is_told_at_the_other_and_both_serve_the_new_list(
-    product: Product,
-    other_web: str,
-    admin: Admin,
-    toolset: str,
-    changed: str,
-    record_property: Callable[[str, object], None],
-) -> None:
+    product, other_web, admin, toolset, changed, record_property
+):
     """A4.2, A4.4: how long it takes is recorded; the aim is less than 2 s."""
     there, back = {
         "filter": (admin.hide_by_filter, admin.remove_filter),
@@ -191,8 +186,8 @@ async def typescript_client(node: Path, **asked: Any) -> AsyncIterator[Listener]
     ],
 )
 async def test_the_official_typescript_client_asks_anew_when_it_is_told(
-    node: Path, product: Product, other_web: str, admin: Admin, client: dict[str, str], version: str
-) -> None:
+    node, product, other_web, admin, client, version
+):
     """In the handshake era by the stream that it opens with GET, of its own accord and without a session."""
     async with typescript_client(node, url=other_web, token=product.token, **client) as listener:
         begun = [await listener.told() for _ in range(1 if version == "2026-07-28" else 2)]

@@ -88,9 +88,7 @@ def product(
         yield running
 
 
-def test_one_trace_leads_from_the_client_through_web_and_worker_to_the_engine(
-    product: Product, collector: Collector, engine: WireEngine
-) -> None:
+def test_one_trace_leads_from_the_client_through_web_and_worker_to_the_engine(product, collector, engine):
     """B9: by the client's `_meta`, as MCP has it; the request's id is in the log lines of both processes."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -141,7 +139,7 @@ def test_one_trace_leads_from_the_client_through_web_and_worker_to_the_engine(
     assert {name for name in both for line in about if f'"process": "{name}"' in line} == both
 
 
-def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_web(product: Product) -> None:
+def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_web(product):
     """B9: with the embedded broker, whose folder is what counts."""
     address = f"{product.url}/health/ready"
     wait_until(lambda: plain_http.get(address).status_code == 200, PATIENCE_SECONDS, lambda: product.output)
@@ -155,7 +153,7 @@ def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_
         assert any(f'"process": "{process}"' in line for line in product.output.splitlines()), process
 
 
-def test_the_words_of_a_server_s_error_are_in_no_span(product: Product, collector: Collector) -> None:
+def test_the_words_of_a_server_s_error_are_in_no_span(product, collector):
     """E6: they may quote the credentials. The SDK makes spans of its own for requests to MCP servers."""
 
     async def refuse(request: Request) -> Response:

@@ -94,7 +94,7 @@ def called(shop: TargetApi) -> list[str]:
     return [f"{one.method} {one.target}" for one in shop.arrived if one.target != "/"]
 
 
-def test_tools_are_searched_and_picked_together(browser: RealBrowser, product: Product) -> None:
+def test_tools_are_searched_and_picked_together(browser, product):
     """C2.3: one press of Tab enters the list, however long it is."""
     browser.open(f"{product.url}{TRY_IT}")
     browser.tab_to("#tool-search")
@@ -113,9 +113,7 @@ def test_tools_are_searched_and_picked_together(browser: RealBrowser, product: P
     assert browser.run(f"return document.activeElement.matches({DRY_RUN!r})")
 
 
-def test_a_dry_run_shows_the_exact_request_and_is_then_sent_as_it_was_shown(
-    page: RealBrowser, model: ModelServer, shop: TargetApi
-) -> None:
+def test_a_dry_run_shows_the_exact_request_and_is_then_sent_as_it_was_shown(page, model, shop):
     """C4.4, C4.5, C7.2: with the keyboard alone; the second time the model is not asked what to do."""
     model.script(proposes("get_order", {"order_id": "A-7"}, reason="It reads one order."))
     asked = len(model.asked)
@@ -136,9 +134,7 @@ def test_a_dry_run_shows_the_exact_request_and_is_then_sent_as_it_was_shown(
     assert len(model.asked) == asked + 1
 
 
-def test_what_is_seen_to_have_ended_can_be_gone_on_with_before_its_answer_is_there(
-    page: RealBrowser, model: ModelServer, shop: TargetApi
-) -> None:
+def test_what_is_seen_to_have_ended_can_be_gone_on_with_before_its_answer_is_there(page, model, shop):
     """C7.7: a busy server has ended the record, and its answer to the browser is on its way."""
     page.run(
         "const ask = window.fetch; window.fetch = async (address, options) => { "
@@ -155,9 +151,7 @@ def test_what_is_seen_to_have_ended_can_be_gone_on_with_before_its_answer_is_the
     assert called(shop) == ["GET /orders/A-7"]
 
 
-def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(
-    page: RealBrowser, model: ModelServer, shop: TargetApi
-) -> None:
+def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(page, model, shop):
     """C7.7: while the model thinks, the page says so; a reload in the middle shows the same request."""
     asked = len(model.asked)
     model.script(model.slow(proposes("get_order", {"order_id": "A-7"})))
@@ -176,7 +170,7 @@ def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(
     assert len(model.asked) == asked + 1
 
 
-def test_the_answer_in_words_stays_text(page: RealBrowser, model: ModelServer) -> None:
+def test_the_answer_in_words_stays_text(page, model):
     """C6.1, C6.5: neither HTML nor Markdown."""
     model.script(proposes("get_order", {"order_id": "A-7"}), WORDS)
     page.run("document.querySelector('[name=format_response]').focus()")
@@ -187,9 +181,7 @@ def test_the_answer_in_words_stays_text(page: RealBrowser, model: ModelServer) -
     assert WORDS in page.text("#record")
 
 
-def test_what_goes_wrong_is_said_and_the_page_can_be_used_again(
-    page: RealBrowser, model: ModelServer, shop: TargetApi
-) -> None:
+def test_what_goes_wrong_is_said_and_the_page_can_be_used_again(page, model, shop):
     """C7.6, C7.7, C8.2."""
     model.script(proposes(None, reason="Nothing here sells bread."))
     page.tab_to(RUN)
@@ -203,27 +195,3 @@ def test_what_goes_wrong_is_said_and_the_page_can_be_used_again(
     page.press(ENTER)
     page.wait_for_text('"state": "sent"', within="#record")
     assert called(shop) == ["GET /orders/A-7"]
-
-
-def test_scripts_that_others_put_into_a_page_are_not_run(page: RealBrowser) -> None:
-    """E6: the page's own are; it was searched and picked from with them."""
-    page.run(
-        "document.addEventListener('securitypolicyviolation', event => window.blocked = event.blockedURI);"
-        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = true\">')"
-    )
-    assert page.wait_for("window.blocked") == "inline"
-    assert page.run("return window.ran") is None
-
-
-def test_a_question_is_asked_before_a_button_does_what_cannot_be_undone(
-    browser: RealBrowser, product: Product
-) -> None:
-    """B8: and nothing is done where the answer is no."""
-    browser.open(f"{product.url}/admin/mcp_bridge/accesstoken/?q=curator")
-    address = browser.run("return document.querySelector('a[href*=\"/change/\"]').href")
-    browser.open(address)
-    browser.run("window.confirm = question => { window.asked = question; return false }")
-    browser.tab_to("form[data-question] [type=submit]")
-    browser.press(ENTER)
-    assert browser.wait_for("window.asked") == "Revoke this token? Its clients are locked out."
-    assert "revoked" not in browser.text()

@@ -73,9 +73,7 @@ def check_what_was_told(told: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("client", "version"), [(V1, "2025-11-25"), (V2_AS_BEFORE, "2025-11-25"), (V2, "2026-07-28")]
 )
-def test_the_official_client_lists_calls_and_reads_over_http(
-    node: Path, product: Product, many_pages: str, client: dict[str, str], version: str
-) -> None:
+def test_the_official_client_lists_calls_and_reads_over_http(node, product, many_pages, client, version):
     """A2.1, A2.2, A2.3, D8, E8: page by page, in both eras."""
     told = ask(node, {**client, "url": many_pages, "token": product.token})
     check_what_was_told(told)
@@ -83,9 +81,7 @@ def test_the_official_client_lists_calls_and_reads_over_http(
 
 
 @pytest.mark.parametrize(("client", "version"), [(V1, None), (V2, "2026-07-28")])
-def test_the_official_client_lists_calls_and_reads_over_stdio(
-    node: Path, product: Product, client: dict[str, str], version: str | None
-) -> None:
+def test_the_official_client_lists_calls_and_reads_over_stdio(node, product, client, version):
     """E8: as a desktop client, which starts the server itself; the older client does not tell the version."""
     server = {"command": sys.executable, "args": ["manage.py", "mcp_stdio"]}
     told = ask(node, {**client, **server, "env": environment(product.variables | SEVERAL_PAGES)})
@@ -107,8 +103,8 @@ def over_stdio(product: Product) -> list[str]:
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("target", [over_http, over_stdio])
 def test_the_inspector_lists_tools_that_any_client_can_take_and_calls_one(
-    node: Path, product: Product, target: Any, era: str, tmp_path: Path
-) -> None:
+    node, product, target, era, tmp_path
+):
     """A2.1, A2.2, E8: it ends with an error where a tool's schema is one that clients refuse."""
     patiently = ["--connect-timeout", str(1000 * PATIENCE_SECONDS)]
     inspect = [node, INSPECTOR, "--cli", *target(product), "--protocol-era", era, *patiently]

@@ -139,38 +139,9 @@ async def until_running(rest: Rest, tool: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_tools_of_a_server_are_ours_with_schema_annotations_result_and_failure(
-    product: Product, rest: Rest, named: dict[str, dict[str, str]], source: str
-) -> None:
-    """B10, A1.2, A2.3, A2.4, A7.4: discovered, enabled, called; names differ only where sources clash."""
-    names = named[source]
-    async with client_of_2026(product) as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        said = await patiently(client, names["say"], {"sentence": "The kettle boils."})
-        measured = await patiently(client, names["measure"], {"sentence": "tea"})
-        failed = await patiently(client, names["burn"], {})
-        refused = await patiently(client, names["say"], {"words": "?"})
-        lied = await patiently(client, names["lie"], {})
-    assert names["say"] == ("say" if source == "sessions" else f"say_{source}")
-    assert tools[names["measure"]].output_schema["properties"]["letters"] == {"type": "integer"}
-    assert tools[names["measure"]].annotations.read_only_hint is True
-    assert text_of(said) == "The kettle boils."
-    assert measured.structured_content == {"letters": 3}
-    assert failed.is_error and "The tea went cold." in text_of(failed)
-    assert refused.is_error and "sentence" in text_of(refused)
-    assert lied.is_error
-    assert newest(rest, names["say"])["output"] == "The kettle boils."
-
-
-@pytest.mark.parametrize("source", SOURCES)
 async def test_progress_reaches_the_caller_and_a_cancel_reaches_the_server(
-    product: Product,
-    rest: Rest,
-    servers: dict[str, Server],
-    program: ManyToolsServer,
-    named: dict[str, dict[str, str]],
-    source: str,
-) -> None:
+    product, rest, servers, program, named, source
+):
     """A7.1, A7.3, A7.5, A8.2, A8.5: passed on both ways, whatever the server speaks."""
     tools = servers[source].tools if source in servers else program
     tool, before = named[source]["last"], tools.count("cancelled", "last")
@@ -195,8 +166,8 @@ async def test_progress_reaches_the_caller_and_a_cancel_reaches_the_server(
 
 
 async def test_a_task_of_the_server_is_followed_to_its_result_and_can_be_cancelled(
-    product: Product, rest: Rest, servers: dict[str, Server], named: dict[str, dict[str, str]]
-) -> None:
+    product, rest, servers, named
+):
     """A7.2, A7.5, A8.1: what the server answers with a task is a run like any other."""
     tool = named["stateless"]["research"]
     async with client_of_2026(product) as client:
@@ -211,12 +182,8 @@ async def test_a_task_of_the_server_is_followed_to_its_result_and_can_be_cancell
 
 @pytest.mark.parametrize("source", ["sessions", "stateless"])
 async def test_a_server_killed_in_mid_call_leaves_the_outcome_open_and_serves_the_next_call(
-    product: Product,
-    rest: Rest,
-    servers: dict[str, Server],
-    named: dict[str, dict[str, str]],
-    source: str,
-) -> None:
+    product, rest, servers, named, source
+):
     """A5.1, A7.2, B5: nobody is told that nothing happened; the other sources are not touched."""
     names, server = named[source], servers[source]
     async with client_of_2026(product) as client:
@@ -235,9 +202,7 @@ async def test_a_server_killed_in_mid_call_leaves_the_outcome_open_and_serves_th
     assert away.is_error or "execution_id" in (away.structured_content or {})
 
 
-async def test_a_program_that_dies_is_started_again_with_what_it_started_gone(
-    product: Product, rest: Rest, named: dict[str, dict[str, str]]
-) -> None:
+async def test_a_program_that_dies_is_started_again_with_what_it_started_gone(product, rest, named):
     """A5.1, B10: a source over stdio is back with the next call, and nothing of the old one is left."""
     names = named["program"]
     async with client_of_2026(product) as client:
@@ -250,9 +215,7 @@ async def test_a_program_that_dies_is_started_again_with_what_it_started_gone(
     assert not re.search(r"SECRET_KEY|DATABASE_URL|CATALOGUE_DATA_DIR|\"PORT\"", told)
 
 
-def test_a_program_ends_with_the_process_that_talks_to_it(
-    product: Product, named: dict[str, dict[str, str]]
-) -> None:
+def test_a_program_ends_with_the_process_that_talks_to_it(product, named):
     """B10: even when that one is killed."""
     started = product.program("tests.engines.mcp_server")
     assert started is not None

@@ -121,10 +121,6 @@ class RealBrowser:
             actions += [{"type": "pause", "duration": pause}]
         self._command("actions", actions=[{"type": "pointer", "id": "mouse", "actions": actions}])
 
-    def look_at_window(self, number: int) -> None:
-        """Of those that are open, in the order in which they were opened."""
-        self._command("window", handle=self._read("window/handles")[number])
-
     def attach(self, selector: str, file: Path) -> None:
         """Choose a file, as the dialogue of a file field does."""
         found = self._command("element", using="css selector", value=selector)

@@ -137,7 +137,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 # What the engine lists
 
 
-def test_listing_describes_every_workflow(engine: Engine) -> None:
+def test_listing_describes_every_workflow(engine):
     listed = engine.client.get("/api/v1/service/workflows").json()
     assert [workflow["id"] for workflow in listed] == list(WORKFLOWS)
     for workflow in listed:
@@ -149,7 +149,7 @@ def test_listing_describes_every_workflow(engine: Engine) -> None:
         assert all(workflow[field] for field in ("name", "category", "version"))
 
 
-def test_listing_can_be_read_page_by_page(engine: Engine) -> None:
+def test_listing_can_be_read_page_by_page(engine):
     seen, path = [], "/api/v1/service/workflows?limit=3"
     while path:
         page = engine.client.get(path).json()
@@ -159,14 +159,14 @@ def test_listing_can_be_read_page_by_page(engine: Engine) -> None:
     assert seen == list(WORKFLOWS)
 
 
-def test_negative_page_is_refused(engine: Engine) -> None:
+def test_negative_page_is_refused(engine):
     assert engine.client.get("/api/v1/service/workflows?limit=-1").status_code == 400
 
 
 # Running
 
 
-def test_sync_workflow_answers_with_its_finished_run(engine: Engine) -> None:
+def test_sync_workflow_answers_with_its_finished_run(engine):
     answer = engine.start("text_statistics", {"text": "One two. Three!"})
     assert answer["status"] == "COMPLETED"
     assert answer["output"]["words"] == 3
@@ -175,13 +175,13 @@ def test_sync_workflow_answers_with_its_finished_run(engine: Engine) -> None:
     assert engine.status("text_statistics", answer["workflow_id"])["output"] == answer["output"]
 
 
-def test_sync_workflow_that_fails_says_why(engine: Engine) -> None:
+def test_sync_workflow_that_fails_says_why(engine):
     answer = engine.start("date_range", {"start": "2026-02-02", "end": "2026-02-01"})
     assert answer["status"] == "FAILED"
     assert "before it starts" in answer["error"]
 
 
-def test_async_workflow_answers_before_its_run_completes(engine: Engine) -> None:
+def test_async_workflow_answers_before_its_run_completes(engine):
     answer = engine.start("csv_profile", {"csv": "a,b\n1,x\n"})
     assert answer.keys() == {"correlation_id", "workflow_id"}
     prefix, _, digits = answer["correlation_id"].partition("_")
@@ -192,14 +192,14 @@ def test_async_workflow_answers_before_its_run_completes(engine: Engine) -> None
     assert status["input"]["context"] == {"source": "application", "idempotency_key": None}
 
 
-def test_ragged_csv_fails_naming_the_line(engine: Engine) -> None:
+def test_ragged_csv_fails_naming_the_line(engine):
     status = engine.outcome("csv_profile", {"csv": "a,b,c\n1,2,3\n\n4,5\n"})
     assert status["status"] == "FAILED"
     assert status["error"] == "Line 4 has 2 fields where the header has 3: '4', '5'"
     assert status["output"] is None
 
 
-def test_countdown_reports_each_second(engine: Engine) -> None:
+def test_countdown_reports_each_second(engine):
     run_id = engine.start("countdown", {"seconds": 1.5})["workflow_id"]
     seen: dict[str, float] = {}
     while (status := engine.status("countdown", run_id))["status"] == "RUNNING":
@@ -211,13 +211,13 @@ def test_countdown_reports_each_second(engine: Engine) -> None:
     assert status["end_time"] - status["start_time"] >= 1500
 
 
-def test_countdown_fails_when_told_to(engine: Engine) -> None:
+def test_countdown_fails_when_told_to(engine):
     status = engine.outcome("countdown", {"seconds": 0.05, "fail": True})
     assert (status["status"], status["output"]) == ("FAILED", None)
     assert status["error"] == "The countdown of 0.05 s ended in the failure asked for."
 
 
-def test_hundreds_of_countdowns_run_side_by_side(engine: Engine) -> None:
+def test_hundreds_of_countdowns_run_side_by_side(engine):
     def start(number: int) -> str:
         return str(engine.start("countdown", {"seconds": 600}, f"crowd-{number}")["workflow_id"])
 
@@ -232,7 +232,7 @@ def test_hundreds_of_countdowns_run_side_by_side(engine: Engine) -> None:
 # Cancelling
 
 
-def test_cancelled_run_stays_cancelled(engine: Engine) -> None:
+def test_cancelled_run_stays_cancelled(engine):
     run_id = engine.start("countdown", {"seconds": 0.3})["workflow_id"]
     response = engine.cancel("countdown", run_id)
     assert (response.status_code, response.json()["status"]) == (200, "CANCELLED")
@@ -241,20 +241,20 @@ def test_cancelled_run_stays_cancelled(engine: Engine) -> None:
     assert (status["status"], status["output"]) == ("CANCELLED", None)
 
 
-def test_calculation_under_way_can_be_cancelled(engine: Engine) -> None:
+def test_calculation_under_way_can_be_cancelled(engine):
     run_id = engine.start("project_forecast", long_forecast())["workflow_id"]
     until(lambda: engine.status("project_forecast", run_id)["progress"])
     assert engine.cancel("project_forecast", run_id).json()["status"] == "CANCELLED"
 
 
-def test_finished_run_cannot_be_cancelled(engine: Engine) -> None:
+def test_finished_run_cannot_be_cancelled(engine):
     run_id = engine.start("text_statistics", {"text": "Done."})["workflow_id"]
     response = engine.cancel("text_statistics", run_id)
     assert (response.status_code, response.json()["status"]) == (409, "COMPLETED")
     assert "already ended" in response.json()["error"]
 
 
-def test_cancel_and_completion_agree_on_one_winner(engine: Engine) -> None:
+def test_cancel_and_completion_agree_on_one_winner(engine):
     for _ in range(20):
         run_id = engine.start("countdown", {"seconds": 0.004})["workflow_id"]
         won = engine.cancel("countdown", run_id).status_code == 200
@@ -264,14 +264,14 @@ def test_cancel_and_completion_agree_on_one_winner(engine: Engine) -> None:
 # Idempotency
 
 
-def test_same_key_returns_the_same_run(engine: Engine) -> None:
+def test_same_key_returns_the_same_run(engine):
     key = uuid4().hex
     first = engine.start("text_statistics", {"text": "again"}, key)
     assert engine.start("text_statistics", {"text": "again"}, key) == first
     assert engine.runs(idempotency_key=key)["total"] == 1
 
 
-def test_same_key_starts_one_run_under_concurrent_requests(engine: Engine) -> None:
+def test_same_key_starts_one_run_under_concurrent_requests(engine):
     key = uuid4().hex
 
     def start(_: int) -> str:
@@ -282,7 +282,7 @@ def test_same_key_starts_one_run_under_concurrent_requests(engine: Engine) -> No
     assert engine.runs(idempotency_key=key)["total"] == 1
 
 
-def test_same_key_with_other_input_conflicts(engine: Engine) -> None:
+def test_same_key_with_other_input_conflicts(engine):
     key = uuid4().hex
     run = engine.start("text_statistics", {"text": "one"}, key)
     response = engine.post_start("text_statistics", {"text": "two"}, key)
@@ -290,14 +290,14 @@ def test_same_key_with_other_input_conflicts(engine: Engine) -> None:
     assert response.json()["run"]["workflow_id"] == run["workflow_id"]
 
 
-def test_same_key_serves_each_workflow_separately(engine: Engine) -> None:
+def test_same_key_serves_each_workflow_separately(engine):
     key = uuid4().hex
     engine.start("text_statistics", {"text": "x"}, key)
     engine.start("text_redact", {"text": "x"}, key)
     assert engine.runs(idempotency_key=key)["total"] == 2
 
 
-def test_engine_without_idempotency_starts_a_run_every_time(launch: Launch) -> None:
+def test_engine_without_idempotency_starts_a_run_every_time(launch):
     forgetful = launch("--no-idempotency")
     run_ids = {forgetful.start("text_statistics", {"text": "x"}, "k")["workflow_id"] for _ in range(2)}
     assert {run["run_id"] for run in forgetful.runs(idempotency_key="k")["runs"]} == run_ids
@@ -309,14 +309,14 @@ def test_engine_without_idempotency_starts_a_run_every_time(launch: Launch) -> N
 
 @pytest.mark.parametrize("authorization", [None, "Api-Key wrong", f"Bearer {KEY}", KEY])
 @pytest.mark.parametrize("path", ["/runs", "/api/v1/service/workflows", "/nowhere"])
-def test_request_without_the_key_is_refused(engine: Engine, path: str, authorization: str | None) -> None:
+def test_request_without_the_key_is_refused(engine, path, authorization):
     headers = {"Authorization": authorization} if authorization else {}
     response = plain_http.get(engine.client.base_url.join(path), headers=headers)
     assert response.status_code == 401
     assert "key" in response.json()["error"].lower()
 
 
-def test_health_needs_no_key(engine: Engine) -> None:
+def test_health_needs_no_key(engine):
     assert plain_http.get(engine.client.base_url.join("/healthz")).json() == {"status": "ok"}
 
 
@@ -330,13 +330,13 @@ def test_health_needs_no_key(engine: Engine) -> None:
         ("POST", "/api/v1/service/workflows/1003/runs/no-such-run/cancel"),
     ],
 )
-def test_what_does_not_exist_is_not_found(engine: Engine, method: str, path: str) -> None:
+def test_what_does_not_exist_is_not_found(engine, method, path):
     response = engine.client.request(method, path)
     assert response.status_code == 404
     assert response.json()["error"]
 
 
-def test_run_is_not_found_under_another_workflow(engine: Engine) -> None:
+def test_run_is_not_found_under_another_workflow(engine):
     run_id = engine.start("text_statistics", {"text": "x"})["workflow_id"]
     assert engine.client.get(engine.run_path("countdown", run_id) + "/status").status_code == 404
 
@@ -360,7 +360,7 @@ def test_run_is_not_found_under_another_workflow(engine: Engine) -> None:
         b'{"input": {"text": ' + b"[" * 150 + b"]" * 150 + b"}}",
     ],
 )
-def test_unusable_body_is_refused(engine: Engine, body: bytes) -> None:
+def test_unusable_body_is_refused(engine, body):
     before = engine.runs(workflow_id="1001", limit=0)["total"]
     response = engine.client.post("/api/v1/service/workflows/1001/start", content=body)
     assert response.status_code == 400
@@ -369,24 +369,24 @@ def test_unusable_body_is_refused(engine: Engine, body: bytes) -> None:
     assert engine.runs(workflow_id="1001", limit=0)["total"] == before
 
 
-def test_refusal_points_at_the_wrong_field(engine: Engine) -> None:
+def test_refusal_points_at_the_wrong_field(engine):
     response = engine.post_start("countdown", {"seconds": 100_000})
     assert [problem["path"] for problem in response.json()["details"]] == ["/seconds"]
 
 
-def test_refusal_of_a_long_value_stays_short(engine: Engine) -> None:
+def test_refusal_of_a_long_value_stays_short(engine):
     response = engine.post_start("text_redact", {"text": "x" * 1_000_001})
     assert "longer than 1000000 characters" in response.json()["details"][0]["message"]
     assert len(response.content) < 1000
 
 
-def test_oversized_body_is_refused(engine: Engine) -> None:
+def test_oversized_body_is_refused(engine):
     response = engine.post_start("text_statistics", {"text": "x" * (10 * 1024 * 1024)})
     assert response.status_code == 413
     assert "limit" in response.json()["error"]
 
 
-def test_wrong_method_is_answered_in_json(engine: Engine) -> None:
+def test_wrong_method_is_answered_in_json(engine):
     response = engine.client.get("/api/v1/service/workflows/1001/start")
     assert (response.status_code, response.json()) == (405, {"error": "Method Not Allowed"})
 
@@ -394,7 +394,7 @@ def test_wrong_method_is_answered_in_json(engine: Engine) -> None:
 # The history
 
 
-def test_history_lists_every_run(engine: Engine) -> None:
+def test_history_lists_every_run(engine):
     keys = {uuid4().hex for _ in range(30)}
     for key in keys:
         engine.start("text_redact", {"text": "x"}, key)
@@ -406,7 +406,7 @@ def test_history_lists_every_run(engine: Engine) -> None:
     assert (newest["input"], newest["output"]["text"]) == ({"text": "x"}, "x")
 
 
-def test_history_can_be_filtered_and_paged(engine: Engine) -> None:
+def test_history_can_be_filtered_and_paged(engine):
     for _ in range(3):
         engine.start("json_diff", {"before": 1, "after": 2})
     page = engine.runs(workflow_id=IDS["json_diff"], status="COMPLETED", limit=2, offset=1)
@@ -419,7 +419,7 @@ def test_history_can_be_filtered_and_paged(engine: Engine) -> None:
 
 
 @pytest.mark.e2e
-def test_killed_engine_resumes_its_runs(launch: Launch) -> None:
+def test_killed_engine_resumes_its_runs(launch):
     given = {"seconds": 3, "message": "hello"}
     first = launch()
     countdown = first.start("countdown", given, "kept")["workflow_id"]
@@ -442,9 +442,7 @@ def test_killed_engine_resumes_its_runs(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_engine_stops_quickly_and_quietly(
-    launch: Launch, tmp_path: Path, signal_number: signal.Signals
-) -> None:
+def test_engine_stops_quickly_and_quietly(launch, tmp_path, signal_number):
     stopping = launch()
     stopping.start("countdown", {"seconds": 60})
     forecast = stopping.start("project_forecast", long_forecast())["workflow_id"]
@@ -453,7 +451,7 @@ def test_engine_stops_quickly_and_quietly(
     assert "Traceback" not in (tmp_path / "runs.log").read_text()
 
 
-def test_engine_without_a_key_explains_itself() -> None:
+def test_engine_without_a_key_explains_itself():
     environment = {name: value for name, value in os.environ.items() if "EXAMPLE_ENGINE" not in name}
     command = [sys.executable, "-m", "examples.engine"]
     refused = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -477,7 +475,7 @@ def compute(name: str, **given: Any) -> Json:
     return output
 
 
-def test_every_example_completes_with_the_output_described(engine: Engine) -> None:
+def test_every_example_completes_with_the_output_described(engine):
     for workflow in WORKFLOWS.values():
         example = {**workflow.example, "seconds": 0} if workflow.name == "countdown" else workflow.example
         status = engine.outcome(workflow.name, example)
@@ -485,7 +483,7 @@ def test_every_example_completes_with_the_output_described(engine: Engine) -> No
         jsonschema_rs.validate(workflow.output_schema, status["output"], validate_formats=True)
 
 
-def test_text_statistics_counts_any_script() -> None:
+def test_text_statistics_counts_any_script():
     text = "Crème brûlée isn't well-known?\nYes… it IS!\n\nПривет, мир. हिन्दी भाषा।"
     counted = compute("text_statistics", text=text)
     assert (counted["words"], counted["lines"], counted["paragraphs"]) == (11, 4, 2)
@@ -493,13 +491,13 @@ def test_text_statistics_counts_any_script() -> None:
     assert counted["most_common_words"][0] == {"word": "brûlée", "count": 1}
 
 
-def test_text_statistics_of_nothing_are_zero() -> None:
+def test_text_statistics_of_nothing_are_zero():
     counted = compute("text_statistics", text="")
     assert counted.pop("most_common_words") == []
     assert set(counted.values()) == {0}
 
 
-def test_text_statistics_ignore_how_accents_were_typed() -> None:
+def test_text_statistics_ignore_how_accents_were_typed():
     assert compute("text_statistics", text="cafe\u0301 caf\u00e9")["unique_words"] == 1
 
 
@@ -517,23 +515,21 @@ def test_text_statistics_ignore_how_accents_were_typed() -> None:
         ([" ", ""], "empty", None, None, None),
     ],
 )
-def test_csv_profile_infers_types(
-    values: list[str], kind: str, lowest: object, highest: object, mean: float | None
-) -> None:
+def test_csv_profile_infers_types(values, kind, lowest, highest, mean):
     content = "name,id\n" + "".join(f"{value},x\n" for value in values)
     profile = compute("csv_profile", csv=content)["column_profiles"][0]
     assert (profile["type"], profile["min"], profile["max"]) == (kind, lowest, highest)
     assert profile["mean"] == (pytest.approx(mean) if mean is not None else None)
 
 
-def test_csv_profile_reads_quotes_and_other_delimiters() -> None:
+def test_csv_profile_reads_quotes_and_other_delimiters():
     profiled = compute("csv_profile", csv='\ufeffid;note\r\n1;"a;b\nc"\r\n2;\r\n')
     assert (profiled["rows"], profiled["columns"]) == (2, 2)
     note = profiled["column_profiles"][1]
     assert (note["examples"], note["empty"]) == (["a;b\nc"], 1)
 
 
-def test_csv_profile_of_a_header_alone_has_no_rows() -> None:
+def test_csv_profile_of_a_header_alone_has_no_rows():
     assert compute("csv_profile", csv="a,b\n")["rows"] == 0
 
 
@@ -548,12 +544,12 @@ def test_csv_profile_of_a_header_alone_has_no_rows() -> None:
         ("a,b\n1\n", "Line 2 has 1 field where the header has 2: '1'"),
     ],
 )
-def test_csv_profile_explains_what_is_wrong(content: str, complaint: str) -> None:
+def test_csv_profile_explains_what_is_wrong(content, complaint):
     with pytest.raises(WorkflowError, match=complaint):
         compute("csv_profile", csv=content)
 
 
-def test_json_diff_points_at_every_change() -> None:
+def test_json_diff_points_at_every_change():
     before = {"a/b": [1, 2, 3], "kept": {"x": 1.0}, "flag": True, "old": None}
     after = {"a/b": [1, 5], "kept": {"x": 1}, "flag": 1, "new~": {}}
     difference = compute("json_diff", before=before, after=after)
@@ -567,11 +563,11 @@ def test_json_diff_points_at_every_change() -> None:
     assert (difference["added"], difference["removed"], difference["replaced"]) == (1, 2, 2)
 
 
-def test_json_diff_of_equal_documents_is_empty() -> None:
+def test_json_diff_of_equal_documents_is_empty():
     assert compute("json_diff", before={"a": 1, "b": []}, after={"b": [], "a": 1})["identical"] is True
 
 
-def test_date_range_counts_business_days_across_the_year() -> None:
+def test_date_range_counts_business_days_across_the_year():
     holidays = ["2027-01-01", "2026-12-25", "2026-12-26", "2030-01-01"]
     counted = compute("date_range", start="2026-12-21", end="2027-01-04", holidays=holidays)
     assert (counted["calendar_days"], counted["weekend_days"], counted["business_days"]) == (15, 4, 9)
@@ -593,17 +589,17 @@ def test_date_range_counts_business_days_across_the_year() -> None:
         ("On 2026-11-21 it cost 1,234,567.89", "On 2026-11-21 it cost 1,234,567.89"),
     ],
 )
-def test_text_redact_replaces_personal_data_only(text: str, redacted: str) -> None:
+def test_text_redact_replaces_personal_data_only(text, redacted):
     assert compute("text_redact", text=text)["text"] == redacted
 
 
-def test_text_redact_keeps_to_the_kinds_asked_for() -> None:
+def test_text_redact_keeps_to_the_kinds_asked_for():
     redacted = compute("text_redact", text="a@b.example, c@d.example, 4111111111111111", kinds=["email"])
     assert redacted["counts"] == {"email": 2}
     assert redacted["text"].endswith("4111111111111111")
 
 
-def test_project_forecast_is_repeatable_and_plausible() -> None:
+def test_project_forecast_is_repeatable_and_plausible():
     tasks = [{"name": "A", "optimistic": 1, "likely": 2, "pessimistic": 6}] * 4
     forecast = compute("project_forecast", tasks=tasks, trials=20_000, deadline=12)
     assert forecast == compute("project_forecast", tasks=tasks, trials=20_000, deadline=12)
@@ -613,7 +609,7 @@ def test_project_forecast_is_repeatable_and_plausible() -> None:
     assert sum(bar["count"] for bar in forecast["histogram"]) == 20_000
 
 
-def test_project_forecast_refuses_estimates_in_the_wrong_order() -> None:
+def test_project_forecast_refuses_estimates_in_the_wrong_order():
     with pytest.raises(WorkflowError, match="Task 'A' must have optimistic ≤ likely ≤ pessimistic"):
         compute("project_forecast", tasks=[{"name": "A", "optimistic": 3, "likely": 2, "pessimistic": 1}])
 
@@ -638,7 +634,7 @@ See <https://example.org/b>
 """
 
 
-def test_markdown_outline_builds_the_tree_of_headings() -> None:
+def test_markdown_outline_builds_the_tree_of_headings():
     outline = compute("markdown_outline", markdown=MARKDOWN)
     assert (outline["title"], outline["preamble_words"]) == ("Guide", 3)
     [guide] = outline["headings"]
@@ -649,7 +645,7 @@ def test_markdown_outline_builds_the_tree_of_headings() -> None:
     assert guide["words"] == 2
 
 
-def test_markdown_outline_collects_links_outside_code() -> None:
+def test_markdown_outline_collects_links_outside_code():
     links = compute("markdown_outline", markdown=MARKDOWN)["links"]
     assert [(link["url"], link["line"]) for link in links] == [
         ("https://example.org/a", 1),

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -121,6 +121,12 @@ class Gate:
 
     async def request(self) -> None:
         await asyncio.to_thread(self.wait_for_request)
+
+    async def keep(self, call: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin the call, and return its task once its request is kept waiting."""
+        task = asyncio.create_task(call)
+        await self.request()
+        return task
 
 
 def in_turn(*behaviours: Behaviour) -> Behaviour:

@@ -21,13 +21,13 @@ from executions.models import Approval, Execution, StandingApproval, State
 from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, until
-from tests.executions.held import HeldRuns
+from tests.executions.engines import completed, until
 from tests.executions.queueing import hold_one, make_queued, names_of, queue_up, runs
 from tests.executions.steps import advance_due_executions, make_active, read, request_for, wrapping_statements
 from tests.executions.test_approvals import anna, ben
 from tests.factories import make_toolset
 from tests.mcp_bridge.database import in_database
+from tests.threads import together
 
 __all__ = ["anna", "ben", "runs"]
 
@@ -83,12 +83,8 @@ def postpone(workflow: Workflow) -> Execution:
 @pytest.mark.parametrize("require", REQUIRE)
 @pytest.mark.parametrize("ask", [queue, record, postpone])
 def test_a_call_that_waits_to_start_needs_the_approval_that_is_required_since(
-    ask: Callable[[Workflow], Execution],
-    require: Callable[[], None],
-    engine: WireEngine,
-    workflow: Workflow,
-    anna: User,
-) -> None:
+    ask, require, engine, workflow, anna
+):
     asked = ask(workflow)
     require()
     work()
@@ -100,9 +96,7 @@ def test_a_call_that_waits_to_start_needs_the_approval_that_is_required_since(
     assert (read(asked).state, engine.count("start")) == (State.RUNNING, 1)
 
 
-async def test_a_client_that_waits_in_the_queue_is_told_at_once(
-    runs: HeldRuns, workflow: Workflow, anna: User, configured: Any
-) -> None:
+async def test_a_client_that_waits_in_the_queue_is_told_at_once(runs, workflow, anna, configured):
     configured(max_concurrent_per_caller=1)
     first = await hold_one(runs)
     second = await queue_up("second")
@@ -120,16 +114,7 @@ async def test_a_client_that_waits_in_the_queue_is_told_at_once(
     assert names_of(runs) == ["first", "second"]
 
 
-def test_a_call_whose_arguments_match_no_rule_starts_as_before(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    asked = create_execution(request_for("report", {"amount": 5}))
-    require_by_rule()
-    work()
-    assert (read(asked).state, engine.count("start")) == (State.RUNNING, 1)
-
-
-def test_nobody_approves_their_own_call_that_is_held_later(workflow: Workflow, anna: User) -> None:
+def test_nobody_approves_their_own_call_that_is_held_later(workflow, anna):
     caller = Caller(key="token:9", name="hers", user_id=anna.pk)
     asked = create_execution(request_for("report", {"amount": 7}, caller=caller))
     require_by_workflow()
@@ -138,7 +123,7 @@ def test_nobody_approves_their_own_call_that_is_held_later(workflow: Workflow, a
         decide(asked.pk, user=anna, verdict="approve")
 
 
-def test_the_user_of_a_call_may_be_gone_when_it_is_held(workflow: Workflow, anna: User) -> None:
+def test_the_user_of_a_call_may_be_gone_when_it_is_held(workflow, anna):
     caller = Caller(key="token:9", name="hers", user_id=anna.pk)
     asked = create_execution(request_for("report", {"amount": 7}, caller=caller))
     anna.delete()
@@ -156,9 +141,7 @@ def need_two_for_a_toolset() -> None:
 
 
 @pytest.mark.parametrize("raise_number", [need_two, need_two_for_a_toolset])
-def test_of_a_waiting_call_as_many_must_approve_as_are_needed_now(
-    raise_number: Callable[[], None], engine: WireEngine, workflow: Workflow, anna: User, ben: User
-) -> None:
+def test_of_a_waiting_call_as_many_must_approve_as_are_needed_now(raise_number, engine, workflow, anna, ben):
     require_by_workflow()
     asked = create_execution(request_for("report", {"amount": 7}))
     raise_number()
@@ -174,8 +157,8 @@ def test_of_a_waiting_call_as_many_must_approve_as_are_needed_now(
 
 @pytest.mark.parametrize("raise_number", [need_two, need_two_for_a_toolset])
 def test_an_approved_call_in_the_queue_waits_for_the_second_approver(
-    raise_number: Callable[[], None], engine: WireEngine, workflow: Workflow, anna: User, ben: User
-) -> None:
+    raise_number, engine, workflow, anna, ben
+):
     require_by_workflow()
     asked = create_execution(request_for("report", {"amount": 7}))
     decide(asked.pk, user=anna, verdict="approve")
@@ -188,9 +171,7 @@ def test_an_approved_call_in_the_queue_waits_for_the_second_approver(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_number_that_was_lowered_counts_too(
-    first: bool, engine: WireEngine, workflow: Workflow, anna: User, ben: User
-) -> None:
+def test_a_number_that_was_lowered_counts_too(first, engine, workflow, anna, ben):
     """Also for the one who approved before it was lowered."""
     require_by_workflow()
     need_two()
@@ -215,9 +196,7 @@ def delete(user: User) -> None:
 
 
 @pytest.mark.parametrize("lose", [deactivate, take_permission, delete])
-def test_an_approver_who_may_approve_no_more_does_not_count(
-    lose: Callable[[User], None], engine: WireEngine, workflow: Workflow, anna: User, ben: User
-) -> None:
+def test_an_approver_who_may_approve_no_more_does_not_count(lose, engine, workflow, anna, ben):
     require_by_workflow()
     asked = create_execution(request_for("report", {"amount": 7}))
     decide(asked.pk, user=anna, verdict="approve")
@@ -229,9 +208,7 @@ def test_an_approver_who_may_approve_no_more_does_not_count(
     assert engine.count("start") == 1
 
 
-def test_an_own_approval_counts_no_more_once_the_setting_is_off(
-    engine: WireEngine, workflow: Workflow, anna: User, configured: Any
-) -> None:
+def test_an_own_approval_counts_no_more_once_the_setting_is_off(engine, workflow, anna, configured):
     require_by_workflow()
     configured(approve_own_calls=True)
     caller = Caller(key="token:9", name="hers", user_id=anna.pk)
@@ -242,9 +219,7 @@ def test_an_own_approval_counts_no_more_once_the_setting_is_off(
     assert (read(asked).state, engine.count("start")) == (State.UNAPPROVED, 0)
 
 
-def test_an_approval_for_a_period_that_was_revoked_starts_nothing_that_waits(
-    engine: WireEngine, workflow: Workflow, anna: User
-) -> None:
+def test_an_approval_for_a_period_that_was_revoked_starts_nothing_that_waits(engine, workflow, anna):
     require_by_workflow()
     engine.on_start = replies(200, completed())
     first = create_execution(request_for("report", {"amount": 7}))
@@ -257,9 +232,7 @@ def test_an_approval_for_a_period_that_was_revoked_starts_nothing_that_waits(
     assert (read(again).state, engine.count("start")) == (State.UNAPPROVED, 1)
 
 
-def test_a_call_that_needs_approval_no_more_starts_once_a_person_decides(
-    engine: WireEngine, workflow: Workflow, anna: User
-) -> None:
+def test_a_call_that_needs_approval_no_more_starts_once_a_person_decides(engine, workflow, anna):
     require_by_workflow()
     need_two()
     asked = create_execution(request_for("report", {"amount": 7}))
@@ -269,9 +242,7 @@ def test_a_call_that_needs_approval_no_more_starts_once_a_person_decides(
     assert (read(asked).state, engine.count("start")) == (State.RUNNING, 1)
 
 
-def test_a_start_that_may_have_been_sent_is_not_repeated_without_the_approval(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_start_that_may_have_been_sent_is_not_repeated_without_the_approval(engine, workflow):
     asked = make_active(workflow, State.STARTING, run_id="")
     require_by_workflow()
     work()
@@ -282,9 +253,7 @@ def test_a_start_that_may_have_been_sent_is_not_repeated_without_the_approval(
 
 
 @pytest.mark.parametrize("require", REQUIRE)
-def test_rules_that_change_between_their_look_and_the_start_hold(
-    require: Callable[[], None], engine: WireEngine, workflow: Workflow
-) -> None:
+def test_rules_that_change_between_their_look_and_the_start_hold(require, engine, workflow):
     """The change is committed by another connection just before the statement that begins the start."""
     asked = record(workflow)
     changed = threading.Event()
@@ -311,9 +280,7 @@ def change_and_close(change: Callable[[], None]) -> None:
         connection.close()
 
 
-def test_other_changes_at_that_moment_do_not_keep_it_from_starting(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_other_changes_at_that_moment_do_not_keep_it_from_starting(engine, workflow):
     asked = record(workflow)
     left = iter(range(3))
 
@@ -334,29 +301,17 @@ def test_other_changes_at_that_moment_do_not_keep_it_from_starting(
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_a_start_and_a_change_of_the_rules_at_once_leave_it_started_or_waiting(
-    attempt: int, engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_start_and_a_change_of_the_rules_at_once_leave_it_started_or_waiting(attempt, engine, workflow):
     asked = record(workflow)
-    meeting = threading.Barrier(2)
-
-    def change() -> None:
-        meeting.wait(10)
-        change_and_close(require_by_workflow)
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    meeting.wait(10)
-    work()
-    changing.join()
+    together(work, require_by_workflow)
     work()
     expected = {State.RUNNING: 1, State.UNAPPROVED: 0}
     assert engine.count("start") == expected[State(read(asked).state)]
 
 
 def test_calls_that_need_no_approval_read_the_rules_in_one_statement(
-    engine: WireEngine, workflow: Workflow, django_assert_num_queries: Any
-) -> None:
+    engine, workflow, django_assert_num_queries
+):
     record(workflow)
     asked = Execution.objects.select_related("workflow__source", "payload").get()
     assert asked.hold(holder="me", until=timezone.now() + timedelta(minutes=1))

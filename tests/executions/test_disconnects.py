@@ -22,7 +22,6 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import (
     RUN_ID,
     Gate,
-    WireEngine,
     completed,
     in_thread,
     receipt,
@@ -66,7 +65,7 @@ async def ask(**fields: Any) -> Execution:
     return await call("report", request={"may_reattach": True} | fields)
 
 
-async def test_the_run_is_cancelled_at_the_engine(engine: WireEngine, fickle: Workflow) -> None:
+async def test_the_run_is_cancelled_at_the_engine(engine, fickle):
     """A7.5: and the timeline tells why."""
     waiting = asyncio.create_task(ask())
     await until(lambda: Execution.objects.filter(polls=1).exists())
@@ -85,19 +84,7 @@ async def test_the_run_is_cancelled_at_the_engine(engine: WireEngine, fickle: Wo
     assert await in_database(told, execution, "cancel_requested") == [POLICY]
 
 
-async def test_one_that_is_cancelled_so_is_not_gone_on_with(engine: WireEngine, fickle: Workflow) -> None:
-    waiting = asyncio.create_task(ask())
-    await until(lambda: Execution.objects.filter(polls=1).exists())
-    first = await in_database(only)
-    await disconnect(waiting)
-    await until(lambda: engine.count("cancel") == 1)
-    engine.on_start = replies(200, completed() | receipt())
-    assert (await ask()).pk != first.pk
-
-
-async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_come_back(
-    engine: WireEngine,
-) -> None:
+async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_come_back(engine):
     """A8.5: the timeline says so; the result is not lost."""
 
     def make() -> None:
@@ -105,10 +92,8 @@ async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_co
         make_workflow(source, upstream_id="2724", name="report", on_disconnect="cancel")
 
     await in_database(make)
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(ask())
 
     await disconnect(waiting)
 
@@ -123,14 +108,10 @@ async def test_an_engine_that_cannot_cancel_lets_the_run_go_on_and_the_caller_co
     assert (await in_database(only)).cancel_requested_at is None
 
 
-async def test_a_completion_that_comes_first_is_kept_for_the_caller(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_a_completion_that_comes_first_is_kept_for_the_caller(engine, fickle):
     """Disconnect against completion: the poll that was under way found the end."""
-    gate = Gate(replies(200, completed({"sum": 3})))
-    engine.on_status = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_status = gate = Gate(replies(200, completed({"sum": 3})))
+    waiting = await gate.keep(ask())
 
     leaving = asyncio.create_task(disconnect(waiting))
     await until(lambda: only().cancel_requested_at, "the cancel is asked for")
@@ -145,14 +126,10 @@ async def test_a_completion_that_comes_first_is_kept_for_the_caller(
     assert engine.count("start") == 1
 
 
-async def test_a_synchronous_run_that_completes_after_its_caller_has_gone_is_kept_too(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_a_synchronous_run_that_completes_after_its_caller_has_gone_is_kept_too(engine, fickle):
     """There was never a run id to cancel by."""
-    gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
+    waiting = await gate.keep(ask())
     leaving = asyncio.create_task(disconnect(waiting))
     await until(lambda: only().cancel_requested_at)
     gate.open()
@@ -162,14 +139,11 @@ async def test_a_synchronous_run_that_completes_after_its_caller_has_gone_is_kep
     assert [request.kind for request in engine.requests] == ["start"]
 
 
-async def test_a_caller_that_goes_during_the_start_has_the_run_cancelled_once_it_is_known(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_a_caller_that_goes_during_the_start_has_the_run_cancelled_once_it_is_known(engine, fickle):
     """The wish is on record at once, whatever becomes of this process."""
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_status = gate, CANCELLED
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    waiting = await gate.keep(ask())
 
     leaving = asyncio.create_task(disconnect(waiting))
 
@@ -202,9 +176,7 @@ async def call_and_leave() -> asyncio.Task[Execution]:
 
 
 @pytest.mark.databases("executions.starting")
-async def test_a_caller_that_goes_before_the_record_is_committed_starts_nothing(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_a_caller_that_goes_before_the_record_is_committed_starts_nothing(engine, fickle):
     """The record tells of it all the same."""
     with busy_database_threads():
         waiting = await call_and_leave()
@@ -217,9 +189,7 @@ async def test_a_caller_that_goes_before_the_record_is_committed_starts_nothing(
     assert engine.requests == []
 
 
-async def test_where_the_run_goes_on_such_a_caller_has_it_started(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_where_the_run_goes_on_such_a_caller_has_it_started(engine, workflow):
     """What was called is run; the same call gets the result."""
     engine.on_start = replies(200, completed() | receipt())
     with busy_database_threads():
@@ -246,9 +216,7 @@ async def queue() -> tuple[asyncio.Task[Execution], Execution]:
     return waiting, await in_database(Execution.objects.queued().get)
 
 
-async def test_a_caller_that_goes_while_it_waits_in_the_queue_leaves_the_queue(
-    engine: WireEngine, full: Execution, fickle: Workflow
-) -> None:
+async def test_a_caller_that_goes_while_it_waits_in_the_queue_leaves_the_queue(engine, full, fickle):
     waiting, queued = await queue()
     await disconnect(waiting)
     await until(lambda: read(queued).state == State.CANCELLED)
@@ -258,9 +226,7 @@ async def test_a_caller_that_goes_while_it_waits_in_the_queue_leaves_the_queue(
     )
 
 
-async def test_where_the_run_goes_on_it_keeps_its_place_in_the_queue(
-    engine: WireEngine, full: Execution, workflow: Workflow
-) -> None:
+async def test_where_the_run_goes_on_it_keeps_its_place_in_the_queue(engine, full, workflow):
     waiting, queued = await queue()
     await disconnect(waiting)
     await until(lambda: is_abandoned(queued))
@@ -275,9 +241,7 @@ async def test_where_the_run_goes_on_it_keeps_its_place_in_the_queue(
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_somebody_else_who_waits_with_the_same_key_keeps_the_run(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_somebody_else_who_waits_with_the_same_key_keeps_the_run(engine, fickle):
     """The first connection died unnoticed, the client came again with its key, and then it was noticed."""
     waiting = asyncio.create_task(ask(idempotency_key="a key"))
     await until(lambda: Execution.objects.filter(polls__gte=1).exists())
@@ -297,7 +261,7 @@ async def test_somebody_else_who_waits_with_the_same_key_keeps_the_run(
     assert engine.count("cancel") == 0
 
 
-async def test_a_server_that_stops_notes_who_has_gone(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_server_that_stops_notes_who_has_gone(engine, workflow):
     """Its callers come back to the next one at once."""
 
     async def serve() -> None:
@@ -314,16 +278,13 @@ async def test_a_server_that_stops_notes_who_has_gone(engine: WireEngine, workfl
     assert (execution.run_id, execution.lease_holder) == (RUN_ID, "")
 
 
-async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(
-    engine: WireEngine, fickle: Workflow
-) -> None:
+async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(engine, fickle):
     """The cancel that follows a start is sent before the connectors are closed."""
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_status = gate, CANCELLED
 
     async def serve() -> None:
-        waiting = asyncio.create_task(ask())
-        await gate.request()
+        waiting = await gate.keep(ask())
         leaving = asyncio.create_task(disconnect(waiting))
         await until(lambda: only().cancel_requested_at)
         stopping = asyncio.create_task(advancing.finish_steps())
@@ -336,7 +297,7 @@ async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(
     assert (await in_database(only)).state == State.CANCELLED
 
 
-async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_began_as_it_ended() -> None:
+async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_began_as_it_ended():
     ended = asyncio.Event()
 
     async def last() -> None:
@@ -351,17 +312,13 @@ async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_bega
     assert ended.is_set()
 
 
-async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(engine, workflow, monkeypatch):
     """What the end of a step begins is waited for as well."""
     monkeypatch.setattr("executions.waiting.LEASE", timedelta(0))
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
 
     async def serve() -> None:
-        waiting = asyncio.create_task(ask())
-        await gate.request()
+        waiting = await gate.keep(ask())
         await in_database(Execution.objects.update, awaited_until=timezone.now())
         stopping = asyncio.create_task(advancing.finish_steps())
         gate.open()
@@ -407,8 +364,8 @@ def log() -> Iterator[list[str]]:
 @pytest.mark.databases("executions.waiting")
 @pytest.mark.usefixtures("quick_repeats")
 async def test_a_database_that_fails_for_a_moment_costs_a_waiting_caller_no_result(
-    faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str], statement: str
-) -> None:
+    faults, engine, workflow, log, statement
+):
     """B6: whichever statement of the wait it hits."""
     waiting = asyncio.create_task(ask())
     await until(lambda: Execution.objects.filter(polls__gte=1).exists())
@@ -422,8 +379,8 @@ async def test_a_database_that_fails_for_a_moment_costs_a_waiting_caller_no_resu
 @pytest.mark.databases("executions.waiting", "catalogue.database")
 @pytest.mark.usefixtures("quick_repeats")
 async def test_an_outage_of_the_database_is_logged_when_it_begins_and_when_it_ends(
-    faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str]
-) -> None:
+    faults, engine, workflow, log
+):
     """B6, B9: and not with each attempt of each call that waits."""
     waiting = asyncio.create_task(ask())
     await until(lambda: Execution.objects.filter(polls__gte=1).exists())
@@ -436,14 +393,10 @@ async def test_an_outage_of_the_database_is_logged_when_it_begins_and_when_it_en
     assert "works again; the database failed for " in last
 
 
-async def test_a_note_that_cannot_be_written_is_logged(
-    faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str]
-) -> None:
+async def test_a_note_that_cannot_be_written_is_logged(faults, engine, workflow, log):
     """B9: nobody is left to raise it to. The heartbeat ends, so the caller is missed after a while."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(ask())
     faults.fails, faults.times = "awaited_until", 1
     await disconnect(waiting)
     await until(lambda: any("A step of an execution failed" in line for line in log), "it is logged")
@@ -453,8 +406,8 @@ async def test_a_note_that_cannot_be_written_is_logged(
 
 
 async def test_a_record_that_cannot_be_written_is_logged_though_its_caller_has_gone(
-    faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str]
-) -> None:
+    faults, engine, workflow, log
+):
     faults.fails, faults.times = 'INSERT INTO "executions_execution"', 1
     with busy_database_threads():
         waiting = await call_and_leave()

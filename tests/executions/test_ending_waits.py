@@ -27,20 +27,20 @@ async def is_ended(waits: Waits, seconds: float | None, then: Callable[[asyncio.
 
 
 @pytest.mark.parametrize("seconds", [None, LONG_SECONDS])
-async def test_a_wait_ends_when_its_process_does(seconds: float | None) -> None:
+async def test_a_wait_ends_when_its_process_does(seconds):
     """E10"""
     waits = Waits()
     assert await is_ended(waits, seconds, lambda _: waits.end(within=0.0))
 
 
-async def test_a_wait_that_begins_later_or_is_given_more_time_ends_as_well() -> None:
+async def test_a_wait_that_begins_later_or_is_given_more_time_ends_as_well():
     """E10"""
     waits = Waits()
     waits.end(within=0.0)
     assert await is_ended(waits, None, lambda timeout: waits.restart(timeout, LONG_SECONDS))
 
 
-async def test_a_shorter_wait_stays_as_short_and_one_that_is_over_is_left_alone() -> None:
+async def test_a_shorter_wait_stays_as_short_and_one_that_is_over_is_left_alone():
     waits = Waits()
     async with waits.at_most(LONG_SECONDS):
         waits.end(within=LONG_SECONDS)

@@ -52,7 +52,7 @@ async def begin_call(patient: PatientEngine) -> "asyncio.Task[Execution]":
     return waiting
 
 
-async def test_the_end_of_a_run_is_heard_without_a_poll(workflow: Workflow, patient: PatientEngine) -> None:
+async def test_the_end_of_a_run_is_heard_without_a_poll(workflow, patient):
     """A7.1, B2: however seldom the engine may be polled."""
     waiting = await begin_call(patient)
     patient.complete()
@@ -60,9 +60,7 @@ async def test_the_end_of_a_run_is_heard_without_a_poll(workflow: Workflow, pati
     assert patient.count("poll") == 0
 
 
-async def test_a_cancel_does_not_have_to_wait_for_the_engine(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+async def test_a_cancel_does_not_have_to_wait_for_the_engine(workflow, patient):
     """A7.5: the wait for the run's end is interrupted."""
     patient.on_cancel = patient.be_cancelled
     waiting = await begin_call(patient)
@@ -75,9 +73,7 @@ async def test_a_cancel_does_not_have_to_wait_for_the_engine(
     assert called.index("wait broken off") < called.index("cancel")
 
 
-async def test_an_engine_that_does_not_keep_its_word_is_not_asked_again_and_again(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+async def test_an_engine_that_does_not_keep_its_word_is_not_asked_again_and_again(workflow, patient):
     """B2: its minimum between two polls holds then."""
     patient.waits = False
     waiting = await begin_call(patient)
@@ -89,7 +85,7 @@ async def test_an_engine_that_does_not_keep_its_word_is_not_asked_again_and_agai
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_a_wait_that_fails_is_begun_again(workflow: Workflow, patient: PatientEngine) -> None:
+async def test_a_wait_that_fails_is_begun_again(workflow, patient):
     """A5.2: the run goes on without us."""
     waiting = await begin_call(patient)
     patient.failure = Unreachable("It is away.")
@@ -112,9 +108,7 @@ def cancelled_long_ago(workflow: Workflow, seconds: float) -> Execution:
     )
 
 
-def test_a_run_that_does_not_follow_its_cancellation_is_terminated_once(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+def test_a_run_that_does_not_follow_its_cancellation_is_terminated_once(workflow, patient):
     """A7.5: after the grace that the connector gives it, and the timeline says so."""
     patient.terminates_after = 30
     execution = cancelled_long_ago(workflow, 60)
@@ -129,7 +123,7 @@ def test_a_run_that_does_not_follow_its_cancellation_is_terminated_once(
     ]
 
 
-def test_a_run_has_its_grace_before_it_is_terminated(workflow: Workflow, patient: PatientEngine) -> None:
+def test_a_run_has_its_grace_before_it_is_terminated(workflow, patient):
     """A7.5: and is looked at again when that is over, not at the next poll some day."""
     patient.terminates_after = 30
     execution = cancelled_long_ago(workflow, 10)
@@ -146,8 +140,8 @@ def test_a_run_has_its_grace_before_it_is_terminated(workflow: Workflow, patient
     [(Rejected("It is protected."), ["The engine refused: It is protected."]), (Unreachable("Away."), [])],
 )
 def test_an_engine_that_refuses_to_terminate_is_told_once_and_one_that_is_away_again(
-    workflow: Workflow, patient: PatientEngine, failure: Exception, told_as: list[str]
-) -> None:
+    workflow, patient, failure, told_as
+):
     """A7.5, A8.5."""
     patient.terminates_after, patient.failure = 30, failure  # type: ignore[assignment]
     execution = cancelled_long_ago(workflow, 60)
@@ -159,8 +153,8 @@ def test_an_engine_that_refuses_to_terminate_is_told_once_and_one_that_is_away_a
 
 
 def test_a_run_whose_timeout_has_passed_is_terminated_if_it_does_not_follow_its_cancellation(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+    workflow, patient
+):
     """A7.5: cancelled at the deadline, terminated after its grace, and recorded as the engine says then."""
     patient.terminates_after = 30
     patient.on_terminate = patient.be_cancelled
@@ -176,9 +170,7 @@ def test_a_run_whose_timeout_has_passed_is_terminated_if_it_does_not_follow_its_
     assert record.error == "It took longer than its timeout of 300 s and was terminated at the engine."
 
 
-def test_a_run_that_outlives_even_its_termination_is_given_up(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+def test_a_run_that_outlives_even_its_termination_is_given_up(workflow, patient):
     """A7.5: some seconds later, with the truth."""
     patient.terminates_after = 30
     execution = make_active(workflow, State.RUNNING)
@@ -192,9 +184,7 @@ def test_a_run_that_outlives_even_its_termination_is_given_up(
     assert patient.count("terminate") == 1
 
 
-async def test_whoever_waits_at_the_deadline_hears_of_the_cancellation_as_it_happens(
-    workflow: Workflow, patient: PatientEngine
-) -> None:
+async def test_whoever_waits_at_the_deadline_hears_of_the_cancellation_as_it_happens(workflow, patient):
     """A7.2, A7.5: however seldom the engine may be polled."""
     await in_database(Workflow.objects.update, timeout_seconds=1)
     await in_database(forget_catalogue)
@@ -206,7 +196,7 @@ async def test_whoever_waits_at_the_deadline_hears_of_the_cancellation_as_it_hap
     assert execution.state == State.TIMED_OUT and "was cancelled at the engine" in execution.error
 
 
-def test_an_engine_that_cannot_terminate_is_not_asked_to(workflow: Workflow, patient: PatientEngine) -> None:
+def test_an_engine_that_cannot_terminate_is_not_asked_to(workflow, patient):
     """A8.5."""
     cancelled_long_ago(workflow, 600)
     advance_due_executions()

@@ -3,52 +3,42 @@
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 from loguru import logger
-from pytest_django import DjangoAssertNumQueries
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
-from executions.advancing import advance, poll_due_executions
+from executions.advancing import advance
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, describe_execution, find_execution
 from executions.runner.follow import CANCELLATION_GRACE
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
-from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
+from tests.connectors.scripted import replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     Gate,
-    WireEngine,
     completed,
-    in_thread,
     in_turn,
     status,
-    until,
-    wait_until,
 )
 from tests.executions.steps import (
     ADMIN,
     ALICE,
     BOB,
     advance_due_executions,
-    call,
     expire_lease,
-    in_database,
     let_pass,
     make_active,
     payload_of,
     reach_deadline,
     read,
-    source_of,
     timeline,
     told,
 )
 from tests.factories import make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine
+from tests.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,9 +63,7 @@ def tick(execution: Execution, *, after: float = 40) -> Execution:
 # What polls find.
 
 
-def test_a_worker_records_progress_when_it_is_news_and_the_result(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_worker_records_progress_when_it_is_news_and_the_result(engine, running):
     """A7.3, A8.2, A8.4: the timeline has each step once, the record the latest."""
     engine.on_status = in_turn(
         replies(200, status(progress=25, progress_message="reading")),
@@ -102,9 +90,7 @@ def log() -> Iterator[list[str]]:
     logger.remove(sink)
 
 
-def test_progress_and_the_end_of_a_run_reach_the_log(
-    engine: WireEngine, running: Execution, log: list[str]
-) -> None:
+def test_progress_and_the_end_of_a_run_reach_the_log(engine, running, log):
     """A5.2, A7.3: each step once, where a log of many runs has room for it, and a failure with the engine's
     words."""
     engine.on_status = in_turn(
@@ -123,17 +109,7 @@ def test_progress_and_the_end_of_a_run_reach_the_log(
     assert end.endswith(f": line 7 has 3 columns instead of 4 {running.pk}\n")
 
 
-def test_a_run_that_failed_keeps_the_engines_reason(engine: WireEngine, running: Execution) -> None:
-    """A2.4, A7.4."""
-    engine.on_status = replies(200, status("FAILED", error="line 7 has 3 columns instead of 4"))
-    record = tick(running)
-    assert (record.state, record.error_kind) == (State.FAILED, "execution")
-    assert record.error == "line 7 has 3 columns instead of 4"
-
-
-def test_a_long_traceback_keeps_its_beginning_and_its_last_line(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_long_traceback_keeps_its_beginning_and_its_last_line(engine, running):
     """A2.4, A7.4: the last line says what happened."""
     frames = "\n".join(f'  File "/app/step.py", line {line}, in run' for line in range(400))
     last = "ValueError: line 7 has 3 columns instead of 4"
@@ -143,13 +119,7 @@ def test_a_long_traceback_keeps_its_beginning_and_its_last_line(
     assert "characters left out" in error and len(error) < 4_100
 
 
-def test_a_run_that_was_cancelled_at_the_engine_is_cancelled(engine: WireEngine, running: Execution) -> None:
-    """A8.3."""
-    engine.on_status = replies(200, status("CANCELLED"))
-    assert tick(running).state == State.CANCELLED
-
-
-def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine, running: Execution) -> None:
+def test_runs_are_followed_though_their_workflow_was_disabled(engine, running):
     """A1.3, A4.4: switching off stops new runs; what runs is followed to its end."""
     Workflow.objects.update(enabled=False, missing_since=timezone.now())
     Source.objects.update(enabled=False)
@@ -157,9 +127,7 @@ def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine
     assert tick(running).succeeded
 
 
-def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(engine, running):
     """B5, A7.5: it may still be running there: nobody is told to try again, and an admin resolves it."""
     Workflow.objects.all().delete()
     record = tick(running)
@@ -169,9 +137,7 @@ def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(
     assert record.confirm_ran({"found": "there"}, by="Ada")
 
 
-def test_a_source_that_is_reconfigured_is_asked_with_its_new_settings(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_source_that_is_reconfigured_is_asked_with_its_new_settings(engine, running):
     """A4.4: a key that was replaced counts for the runs that are under way, too."""
     tick(running)
     source = Source.objects.get()
@@ -196,9 +162,7 @@ def test_a_source_that_is_reconfigured_is_asked_with_its_new_settings(
     ],
     ids=["401", "500", "unknown status", "HTML", "hangs up"],
 )
-def test_a_bad_answer_to_a_poll_keeps_the_run_until_its_deadline(
-    engine: WireEngine, running: Execution, behaviour: Behaviour, words: str
-) -> None:
+def test_a_bad_answer_to_a_poll_keeps_the_run_until_its_deadline(engine, running, behaviour, words):
     """A7.2, B6: what the engine cannot tell now it may tell later; the timeline says it once."""
     engine.on_status = behaviour
     for _ in range(5):
@@ -210,9 +174,7 @@ def test_a_bad_answer_to_a_poll_keeps_the_run_until_its_deadline(
     assert tick(running).succeeded
 
 
-def test_a_run_that_the_engine_never_tells_of_ends_at_its_deadline(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_the_engine_never_tells_of_ends_at_its_deadline(engine, running):
     """A7.2, A7.5."""
     engine.on_status = replies(401, {"error": "key expired"})
     engine.on_cancel = replies(401, {"error": "key expired"})
@@ -225,7 +187,7 @@ def test_a_run_that_the_engine_never_tells_of_ends_at_its_deadline(
     assert "key expired" in record.error
 
 
-def test_an_engine_that_is_away_for_hours_costs_nothing_but_time() -> None:
+def test_an_engine_that_is_away_for_hours_costs_nothing_but_time():
     """B6: however many polls have failed in a row, the next one is planned within a minute."""
     away = make_workflow(make_source(base_url=f"http://127.0.0.1:{free_port()}"))
     execution = make_active(away, State.RUNNING, attempts=5000, timeout_seconds=2_592_000)
@@ -235,7 +197,7 @@ def test_an_engine_that_is_away_for_hours_costs_nothing_but_time() -> None:
     assert record.next_attempt_at <= timezone.now() + timedelta(seconds=60)
 
 
-def test_polls_that_fail_back_off(engine: WireEngine, running: Execution) -> None:
+def test_polls_that_fail_back_off(engine, running):
     """B7: an engine in trouble is not asked ever more."""
     engine.on_status = replies(500)
     waits = []
@@ -245,27 +207,14 @@ def test_polls_that_fail_back_off(engine: WireEngine, running: Execution) -> Non
     assert [round(wait) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_the_engines_retry_after_holds_for_polls(engine: WireEngine, running: Execution) -> None:
+def test_the_engines_retry_after_holds_for_polls(engine, running):
     """B2, B4."""
     engine.on_status = replies(429, {"error": "slow down"}, retry_after="90")
     wait = tick(running).next_attempt_at - timezone.now()
     assert 85 < wait.total_seconds() <= 90
 
 
-def test_a_run_that_the_engine_does_not_know_is_given_up_at_the_fourth_time(
-    engine: WireEngine, running: Execution
-) -> None:
-    """B3, A7.4: engines that record a start late say "not found" for a moment."""
-    engine.on_status = in_turn(replies(200, status()), NOT_FOUND)
-    for _ in range(4):
-        assert tick(running).state == State.RUNNING
-    record = tick(running)
-    assert record.state == State.FAILED and "no longer knows the run" in record.error
-
-
-def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_within_seconds(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_within_seconds(engine, running):
     """A8.2: not as seldom as an engine is asked that is away; and meanwhile its status says so."""
     engine.on_status = in_turn(replies(200, status()), *[replies(500)] * 7, NOT_FOUND)
     for _ in range(8):
@@ -290,8 +239,8 @@ def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_with
     "answer", [NOT_FOUND, replies(405), replies(501, {"error": "not implemented"})], ids=["404", "405", "501"]
 )
 def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_supported(
-    engine: WireEngine, running: Execution, answer: Behaviour
-) -> None:
+    engine, running, answer
+):
     """A8.5: it took the start, so nobody may call it failed, nor wait for its timeout."""
     engine.on_status = answer
     for _ in range(3):
@@ -305,7 +254,7 @@ def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_s
     assert record.confirm_ran({"found": "there"}, by="Ada")
 
 
-def test_an_engine_whose_settings_name_no_status_path_is_not_asked(engine: WireEngine) -> None:
+def test_an_engine_whose_settings_name_no_status_path_is_not_asked(engine):
     """A8.5: the caller need not wait to be told."""
     source = make_source(base_url=engine.base_url, config={"status_path": ""})
     execution = make_active(make_workflow(source), State.RUNNING)
@@ -316,9 +265,7 @@ def test_an_engine_whose_settings_name_no_status_path_is_not_asked(engine: WireE
 
 @pytest.mark.parametrize("answer", [NOT_FOUND, replies(501)], ids=["404", "501"])
 @pytest.mark.databases("executions.runner.follow")
-def test_an_engine_that_has_told_of_another_run_is_believed_to_be_able_to(
-    engine: WireEngine, workflow: Workflow, answer: Behaviour
-) -> None:
+def test_an_engine_that_has_told_of_another_run_is_believed_to_be_able_to(engine, workflow, answer):
     """A8.5: then "not found" means this run, and "not implemented" an engine in trouble."""
     engine.on_status = replies(200, completed())
     assert tick(make_active(workflow, State.RUNNING)).succeeded
@@ -328,9 +275,7 @@ def test_an_engine_that_has_told_of_another_run_is_believed_to_be_able_to(
     assert tick(running).state == (State.FAILED if answer is NOT_FOUND else State.RUNNING)
 
 
-def test_a_cancel_that_the_engine_has_no_operation_for_is_not_supported(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_cancel_that_the_engine_has_no_operation_for_is_not_supported(engine, running):
     """A8.5: it is told once, and the run is followed to its end."""
     engine.on_cancel = replies(501, {"error": "not implemented"})
     assert read(running).request_cancel("Alice")
@@ -340,7 +285,7 @@ def test_a_cancel_that_the_engine_has_no_operation_for_is_not_supported(
     assert "501 Not Implemented" in record.cancel_refusal and record.state == State.RUNNING
 
 
-def test_only_not_found_in_a_row_counts(engine: WireEngine, running: Execution) -> None:
+def test_only_not_found_in_a_row_counts(engine, running):
     """An engine that is being restarted: away for a while, and then not all there for a moment."""
     broken = replies(500)
     engine.on_status = in_turn(
@@ -355,26 +300,7 @@ def test_only_not_found_in_a_row_counts(engine: WireEngine, running: Execution) 
 # Deadlines.
 
 
-def test_a_run_that_takes_too_long_is_cancelled_at_the_engine(example_engine: ExampleEngine) -> None:
-    """A7.2, A7.5: the engine's own record says so, and ours why."""
-    make_workflow(source_of(example_engine), upstream_id="1003", name="countdown", timeout_seconds=20)
-    execution = run_in_background_loop(call("countdown", {"seconds": 600}, seconds=0))
-    wait_until(lambda: read(execution).run_id and not read(execution).lease_holder)
-    reach_deadline(execution)
-
-    advance_due_executions()
-
-    let_pass(execution, 1)
-    advance_due_executions()
-    record = read(execution)
-    assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
-    assert record.error == "It took longer than its timeout of 20 s and was cancelled at the engine."
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["status"] == "CANCELLED"
-    assert record.payload.status_answer["status"] == "CANCELLED"
-
-
-def test_the_deadline_is_noticed_in_time(engine: WireEngine, workflow: Workflow) -> None:
+def test_the_deadline_is_noticed_in_time(engine, workflow):
     """A7.2: the interval grows with the run's age, but not beyond the deadline."""
     soon = timezone.now() + timedelta(seconds=12)
     execution = make_active(workflow, State.RUNNING, deadline_at=soon)
@@ -383,7 +309,7 @@ def test_the_deadline_is_noticed_in_time(engine: WireEngine, workflow: Workflow)
     assert record.next_attempt_at == record.deadline_at
 
 
-def test_a_result_that_nobody_asked_for_in_time_is_kept(engine: WireEngine, running: Execution) -> None:
+def test_a_result_that_nobody_asked_for_in_time_is_kept(engine, running):
     """Poll against timeout: workers that were away find the run complete, and lose nothing."""
     engine.on_cancel = replies(409, {"error": "it has ended"})
     engine.on_status = replies(200, completed({"sum": 3}))
@@ -398,9 +324,7 @@ def test_a_result_that_nobody_asked_for_in_time_is_kept(engine: WireEngine, runn
     "behaviour", [replies(409, {"error": "not now"}), replies(500), stays_silent_after()],
     ids=["refused", "500", "silence"],
 )  # fmt: skip
-def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(
-    engine: WireEngine, behaviour: Behaviour
-) -> None:
+def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(engine, behaviour):
     """A7.5: best effort at the engine, and the truth in the record."""
     impatient = make_source(base_url=engine.base_url, config={"request_timeout_seconds": 0.5})
     execution = make_active(make_workflow(impatient), State.RUNNING)
@@ -432,9 +356,7 @@ def pass_deadline(execution: Execution) -> Execution:
     return record
 
 
-def test_a_run_that_follows_its_cancellation_a_little_later_is_recorded_as_cancelled(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_follows_its_cancellation_a_little_later_is_recorded_as_cancelled(engine, running):
     """A7.5: polls go on until the engine says what came of it."""
     engine.on_cancel = replies(200, {})
     engine.on_status = in_turn(*[replies(200, status())] * 3, replies(200, status("CANCELLED")))
@@ -453,9 +375,7 @@ def test_a_run_that_follows_its_cancellation_a_little_later_is_recorded_as_cance
     [(completed({"sum": 3}), State.COMPLETED), (status("FAILED", error="no paper"), State.FAILED)],
     ids=["completed", "failed"],
 )
-def test_a_run_that_ends_otherwise_after_its_deadline_is_recorded_as_it_ended(
-    engine: WireEngine, running: Execution, end: Any, state: State
-) -> None:
+def test_a_run_that_ends_otherwise_after_its_deadline_is_recorded_as_it_ended(engine, running, end, state):
     """A7.2, A7.4: what the engine says counts, not what it was told to do."""
     engine.on_cancel, engine.on_status = (
         replies(200, {}),
@@ -465,9 +385,7 @@ def test_a_run_that_ends_otherwise_after_its_deadline_is_recorded_as_it_ended(
     assert tick(running, after=2).state == state
 
 
-def test_a_run_that_does_not_follow_its_cancellation_is_given_up_after_its_grace(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_run_that_does_not_follow_its_cancellation_is_given_up_after_its_grace(engine, running):
     """A7.5: the truth at that time, by a last look."""
     engine.on_cancel = replies(200, {})
     pass_deadline(running)
@@ -478,9 +396,7 @@ def test_a_run_that_does_not_follow_its_cancellation_is_given_up_after_its_grace
     assert engine.count("status") == 3
 
 
-def test_an_engine_that_is_away_at_the_deadline_is_told_to_cancel_when_it_is_back(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_an_engine_that_is_away_at_the_deadline_is_told_to_cancel_when_it_is_back(engine, running):
     """A7.5: within the grace."""
     engine.on_cancel = in_turn(sends_and_hangs_up(), replies(200, {}))
     engine.on_status = in_turn(sends_and_hangs_up(), replies(200, status("CANCELLED")))
@@ -489,9 +405,7 @@ def test_an_engine_that_is_away_at_the_deadline_is_told_to_cancel_when_it_is_bac
     assert record.state == State.TIMED_OUT and "was cancelled at the engine" in record.error
 
 
-def test_workers_that_were_away_at_the_deadline_give_the_run_its_whole_grace(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_workers_that_were_away_at_the_deadline_give_the_run_its_whole_grace(engine, running):
     """A7.5: it is counted from when somebody noticed."""
     engine.on_cancel = replies(200, {})
     reach_deadline(running)
@@ -503,9 +417,7 @@ def test_workers_that_were_away_at_the_deadline_give_the_run_its_whole_grace(
 
 
 @pytest.mark.databases("executions.runner.follow")
-def test_a_worker_that_is_killed_within_the_grace_leaves_it_to_another(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_a_worker_that_is_killed_within_the_grace_leaves_it_to_another(engine, running):
     """B8: which neither cancels again nor begins the grace anew."""
     engine.on_cancel = replies(200, {})
     pass_deadline(running)
@@ -516,8 +428,8 @@ def test_a_worker_that_is_killed_within_the_grace_leaves_it_to_another(
 
 @pytest.mark.parametrize(("asked_first", "state"), [(True, State.CANCELLED), (False, State.TIMED_OUT)])
 def test_whether_somebody_or_the_timeout_cancelled_a_run_is_told_by_who_was_first(
-    engine: WireEngine, running: Execution, asked_first: bool, state: State
-) -> None:
+    engine, running, asked_first, state
+):
     """A7.5: cancelling what is to be cancelled anyway changes nothing."""
     engine.on_cancel = replies(200, {})
     if asked_first:
@@ -531,9 +443,7 @@ def test_whether_somebody_or_the_timeout_cancelled_a_run_is_told_by_who_was_firs
 
 
 @pytest.mark.databases("executions.runner.follow")
-def test_only_one_of_two_processes_notices_that_the_timeout_has_passed(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_only_one_of_two_processes_notices_that_the_timeout_has_passed(engine, running):
     """B8: the other, whose lease has run out meanwhile, leaves the engine alone."""
     reach_deadline(running)
     (slow,) = claim_due_executions(limit=10)
@@ -545,7 +455,7 @@ def test_only_one_of_two_processes_notices_that_the_timeout_has_passed(
     assert timeline(running).count("overdue") == 1
 
 
-def test_a_run_of_an_engine_that_cannot_cancel_times_out_all_the_same(engine: WireEngine) -> None:
+def test_a_run_of_an_engine_that_cannot_cancel_times_out_all_the_same(engine):
     """A8.5."""
     source = make_source(base_url=engine.base_url, config={"cancel_path": ""})
     execution = make_active(make_workflow(source), State.RUNNING)
@@ -559,7 +469,7 @@ def test_a_run_of_an_engine_that_cannot_cancel_times_out_all_the_same(engine: Wi
 # Who asks, and when.
 
 
-def test_whoever_asks_the_engine_keeps_its_minimum(engine: WireEngine, running: Execution) -> None:
+def test_whoever_asks_the_engine_keeps_its_minimum(engine, running):
     """B2: a worker that comes too early for the engine does not ask, and comes back in time."""
     advance_due_executions()
     Execution.objects.update(next_attempt_at=timezone.now())
@@ -571,34 +481,21 @@ def test_whoever_asks_the_engine_keeps_its_minimum(engine: WireEngine, running: 
     assert record.next_attempt_at == record.polled_at + timedelta(seconds=1)
 
 
-def test_the_interval_grows_with_the_age_of_the_run(engine: WireEngine, running: Execution) -> None:
+def test_the_interval_grows_with_the_age_of_the_run(engine, running):
     """B4, B7: 5 s at first, a tenth of the age later, a minute at most."""
     Execution.objects.update(deadline_at=timezone.now() + timedelta(days=1))
     waits = [(tick(running, after=after).next_attempt_at - timezone.now()).seconds for after in (0, 90, 2000)]
     assert [round(wait, -1) for wait in waits] == [0, 10, 60] or waits == [4, 9, 59]
 
 
-def test_a_run_that_waited_long_for_its_start_is_young(engine: WireEngine, running: Execution) -> None:
+def test_a_run_that_waited_long_for_its_start_is_young(engine, running):
     """B4: it is asked about as often as any that has just begun, however old the call is."""
     Execution.objects.update(created_at=timezone.now() - timedelta(hours=1))
     assert tick(running, after=0).next_attempt_at < timezone.now() + timedelta(seconds=6)
 
 
 @pytest.mark.databases("executions.runner.follow")
-def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
-    """B8: its lease runs out, and another worker goes on."""
-    engine.on_status = replies(200, completed())
-    (claimed,) = claim_due_executions(limit=10)
-    assert advance_due_executions() == 0
-
-    expire_lease(running, holder=claimed.lease_holder)
-
-    assert advance_due_executions() == 1
-    assert read(running).succeeded
-
-
-@pytest.mark.databases("executions.runner.follow")
-def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> None:
+def test_two_pollers_record_one_end(engine, running):
     """The slower one finds the row settled: what the faster one recorded stays."""
     gate = Gate(replies(200, completed({"by": "the slow one"})))
     engine.on_status = in_turn(gate, replies(200, completed({"by": "the fast one"})))
@@ -615,26 +512,6 @@ def test_two_pollers_record_one_end(engine: WireEngine, running: Execution) -> N
     assert timeline(running).count("completed") == 1
 
 
-@pytest.mark.databases("executions.runner.follow")
-def test_many_readers_cause_no_poll(engine: WireEngine, running: Execution) -> None:
-    """B7: status is read from the record that workers keep."""
-    for _ in range(20):
-        assert describe_execution(find_execution(str(running.pk), caller=ALICE))["state"] == "running"
-    assert engine.requests == []
-
-
-def test_a_tick_does_not_wait_for_a_slow_engine(engine: WireEngine, running: Execution) -> None:
-    """B7: what is under way is not begun a second time, and other engines are not held up."""
-    gate = Gate(replies(200, completed()))
-    engine.on_status = gate
-    poll_due_executions()
-    gate.wait_for_request()
-    poll_due_executions()
-    gate.open()
-    wait_until(lambda: read(running).succeeded)
-    assert engine.count("status") == 1
-
-
 # Claims.
 
 
@@ -643,26 +520,18 @@ def make_due(count: int, workflow: Workflow) -> list[Execution]:
 
 
 @pytest.mark.databases("executions.runner.lease")
-def test_several_workers_claim_each_execution_once() -> None:
+def test_several_workers_claim_each_execution_once():
     """Two workers, two databases: compare-and-set, no locks that SQLite does not have."""
     executions, workflow = 60, make_workflow()
     make_due(executions, workflow)
-    meeting = threading.Barrier(4)
-    claimed: list[list[Execution]] = []
 
-    def work() -> None:
-        meeting.wait()
+    def work() -> list[Execution]:
         mine: list[Execution] = []
         while taken := claim_due_executions(limit=7):
             mine += taken
-        claimed.append(mine)
-        connection.close()
+        return mine
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    claimed = together(*[work] * 4)
 
     keys = [execution.pk for mine in claimed for execution in mine]
     assert len(keys) == len(set(keys)) == executions
@@ -673,9 +542,7 @@ def test_several_workers_claim_each_execution_once() -> None:
 
 @pytest.mark.parametrize("count", [1, 30])
 @pytest.mark.databases("executions.runner.lease")
-def test_a_claim_costs_few_queries_however_many_are_due(
-    count: int, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_a_claim_costs_few_queries_however_many_are_due(count, django_assert_num_queries):
     """E7."""
     make_due(count, make_workflow())
     # What is due, who gets it (in a transaction), what it is, and of which workflows.
@@ -689,7 +556,7 @@ def test_a_claim_costs_few_queries_however_many_are_due(
 
 
 @pytest.mark.databases("executions.runner.lease")
-def test_only_what_is_due_active_and_free_is_claimed() -> None:
+def test_only_what_is_due_active_and_free_is_claimed():
     """A8.1: the earliest first, those of busy sources not at all."""
     workflow, busy = make_workflow(), make_workflow(make_source("busy"))
     in_flight = {Lane("busy", polls=True): LANE_ROOM}
@@ -710,7 +577,7 @@ def test_only_what_is_due_active_and_free_is_claimed() -> None:
 # Who may see what.
 
 
-def test_a_caller_sees_what_it_started_and_an_administrator_everything(workflow: Workflow) -> None:
+def test_a_caller_sees_what_it_started_and_an_administrator_everything(workflow):
     """A8.1, B8: another's execution is as unknown as one that never was."""
     execution = make_active(workflow, State.RUNNING)
     assert find_execution(str(execution.pk), caller=ALICE) == execution
@@ -719,22 +586,3 @@ def test_a_caller_sees_what_it_started_and_an_administrator_everything(workflow:
         with pytest.raises(UnknownExecution, match="Unknown execution"):
             find_execution(unknown, caller=BOB)
     assert not Execution.objects.visible_to(BOB).exists()
-
-
-async def test_status_follows_the_run_to_its_result(engine: WireEngine, running: Execution) -> None:
-    """A8.1 to A8.4."""
-
-    def look() -> dict[str, Any]:
-        return describe_execution(find_execution(str(running.pk), caller=ALICE))
-
-    engine.on_status = replies(200, status(progress=40, progress_message="reading"))
-    await in_thread(tick, running)
-    shown = await in_database(look)
-    assert (shown["state"], shown["progress"], shown["progress_message"]) == ("running", 40.0, "reading")
-    assert "output" not in shown
-
-    engine.on_status = replies(200, completed({"sum": 3}))
-    await in_thread(tick, running)
-    shown = await in_database(look)
-    assert (shown["state"], shown["output"]) == ("completed", {"sum": 3})
-    await until(lambda: not read(running).lease_holder)

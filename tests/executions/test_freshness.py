@@ -1,12 +1,10 @@
 """Readers of a status: many of them cause one poll, and only where it is worth one (B7)."""
 
-import threading
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
@@ -15,8 +13,9 @@ from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale
 from tests.api.clients import administrator
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, status
+from tests.executions.engines import status
 from tests.executions.steps import ALICE, advance_due_executions, make_active, read
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -43,31 +42,15 @@ def look(execution: Execution) -> None:
     request_poll_if_stale(find_execution(str(execution.pk), caller=ALICE))
 
 
-def at_once(readers: int, look: Callable[[], Any]) -> None:
-    """All of them meet before any of them reads."""
-    meeting = threading.Barrier(readers)
-
-    def read_and_leave() -> None:
-        meeting.wait()
-        look()
-        connection.close()
-
-    threads = [threading.Thread(target=read_and_leave) for _ in range(readers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_fifty_readers_at_once_cause_one_poll(engine: WireEngine, running: Execution) -> None:
+def test_fifty_readers_at_once_cause_one_poll(engine, running):
     """B7, A8.1: and those who read right afterwards cause none."""
     engine.on_status = replies(200, status(progress=40))
-    at_once(50, lambda: look(running))
+    together(*[partial(look, running)] * 50)
     assert advance_due_executions() == 1
     assert read(running).progress == 40
 
     plan(running, polled_at=timezone.now())
-    at_once(50, lambda: look(running))
+    together(*[partial(look, running)] * 50)
     assert advance_due_executions() == 0
 
     plan(running)
@@ -76,9 +59,7 @@ def test_fifty_readers_at_once_cause_one_poll(engine: WireEngine, running: Execu
     assert engine.count("status") == 2
 
 
-def test_whoever_reads_over_rest_gets_what_the_engine_says_a_moment_later(
-    engine: WireEngine, running: Execution
-) -> None:
+def test_whoever_reads_over_rest_gets_what_the_engine_says_a_moment_later(engine, running):
     """A8.1, A8.3: the answer itself comes at once, from the record."""
     engine.on_status = replies(200, status(progress=40))
     client = administrator()
@@ -104,9 +85,7 @@ def test_whoever_reads_over_rest_gets_what_the_engine_says_a_moment_later(
     ],
     ids=["just polled", "just started", "trouble", "waited for", "not started", "ended", "workflow deleted"],
 )
-def test_readers_do_not_bring_a_poll_forward_where_it_would_not_help(
-    running: Execution, fields: dict[str, Any]
-) -> None:
+def test_readers_do_not_bring_a_poll_forward_where_it_would_not_help(running, fields):
     """B7: an engine that asked for patience gets it, too."""
     now = timezone.now()
     times = {name: now + value for name, value in fields.items() if isinstance(value, timedelta)}
@@ -117,7 +96,7 @@ def test_readers_do_not_bring_a_poll_forward_where_it_would_not_help(
     assert read(running).next_attempt_at == before
 
 
-def test_readers_know_the_engines_minimum(running: Execution) -> None:
+def test_readers_know_the_engines_minimum(running):
     """B2: asking a worker in vain, again and again, would cost more than the poll."""
     config = Source.objects.get().config
     Source.objects.update(config=config | {"min_poll_seconds": 90.0})

@@ -57,7 +57,7 @@ async def run(**arguments: Any) -> Execution:
     return await in_database(read, execution)
 
 
-async def test_the_answer_of_the_api_is_the_result_and_is_kept_as_it_came(api: TargetApi) -> None:
+async def test_the_answer_of_the_api_is_the_result_and_is_kept_as_it_came(api):
     """C5.1, C5.2, C5.4, B3: the record has the request and the response."""
     await keep(api, "POST", "/orders", properties={"note": TEXT}, output={"id": "/order/id"})
     execution = await run(note="Two.")
@@ -70,7 +70,7 @@ async def test_the_answer_of_the_api_is_the_result_and_is_kept_as_it_came(api: T
     assert execution.engine_started_at is not None
 
 
-async def test_an_error_of_the_api_is_a_failed_execution_with_its_raw_answer(api: TargetApi) -> None:
+async def test_an_error_of_the_api_is_a_failed_execution_with_its_raw_answer(api):
     """C5.3, C8.3, A7.4: told in the API's words."""
     await keep(api, "POST", "/status/500")
     execution = await run()
@@ -83,7 +83,7 @@ async def test_an_error_of_the_api_is_a_failed_execution_with_its_raw_answer(api
     assert len(api.arrived) == 1
 
 
-async def test_a_value_that_cannot_be_sent_fails_its_call_and_no_operator_is_alarmed(api: TargetApi) -> None:
+async def test_a_value_that_cannot_be_sent_fails_its_call_and_no_operator_is_alarmed(api):
     """C5.3: the agent's mistake is told to the agent."""
     await keep(api, "GET", "/orders/{id}", properties={"id": TEXT}, required=["id"])
     with shown_lines() as lines:
@@ -92,9 +92,7 @@ async def test_a_value_that_cannot_be_sent_fails_its_call_and_no_operator_is_ala
     assert "The value of id contains a slash" in execution.error
 
 
-async def test_a_request_whose_answer_is_lost_is_not_sent_again_where_it_could_happen_twice(
-    api: TargetApi,
-) -> None:
+async def test_a_request_whose_answer_is_lost_is_not_sent_again_where_it_could_happen_twice(api):
     """C5.3: an admin decides."""
     await keep(api, "POST", "/hang-up")
     execution = await run()
@@ -102,7 +100,7 @@ async def test_a_request_whose_answer_is_lost_is_not_sent_again_where_it_could_h
     assert len(api.arrived) == 1
 
 
-async def test_the_request_whose_answer_is_lost_is_in_the_record(api: TargetApi) -> None:
+async def test_the_request_whose_answer_is_lost_is_in_the_record(api):
     """C5.3, B3: without credentials, so that whoever decides knows what was sent."""
     await keep(api, "POST", "/hang-up", properties={"note": TEXT})
     execution = await run(note="Two.")
@@ -117,7 +115,7 @@ async def test_the_request_whose_answer_is_lost_is_in_the_record(api: TargetApi)
     }
 
 
-async def test_a_call_that_may_not_be_sent_twice_is_waited_for_until_its_deadline(api: TargetApi) -> None:
+async def test_a_call_that_may_not_be_sent_twice_is_waited_for_until_its_deadline(api):
     """C5.3, A7.2: no longer, although the API may take longer; what was sent is in the record."""
     await keep(api, "POST", "/slow", properties={"note": TEXT})
     await in_database(Workflow.objects.update, timeout_seconds=1)
@@ -128,7 +126,7 @@ async def test_a_call_that_may_not_be_sent_twice_is_waited_for_until_its_deadlin
     assert execution.payload.start_answer["request"]["body"] == {"note": "Two."}
 
 
-async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: TargetApi) -> None:
+async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api):
     """C5.3, A7.2: there is no time left to repeat it in."""
     await keep(api, "PUT", "/slow")
     await in_database(Workflow.objects.update, timeout_seconds=1)
@@ -141,7 +139,7 @@ async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: Targe
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_what_a_stream_has_sent_by_the_deadline_is_the_result(method: str) -> None:
+async def test_what_a_stream_has_sent_by_the_deadline_is_the_result(method):
     """C5.3, A7.2, E4: of one request, and not kept for the next call."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
     behave = stays_silent_after(head + b'8\r\n{"n":0}\n\r\n4\r\n{"n"\r\n')
@@ -157,7 +155,7 @@ async def test_what_a_stream_has_sent_by_the_deadline_is_the_result(method: str)
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_a_request_that_only_reads_is_sent_again(api: TargetApi) -> None:
+async def test_a_request_that_only_reads_is_sent_again(api):
     """C5.3: what a busy API asks for is done."""
     await keep(api, "GET", "/text")
     api.tell("GET", "/text", Reply(429, None, {"Retry-After": "0"}), Reply(200, {"done": True}))
@@ -166,7 +164,7 @@ async def test_a_request_that_only_reads_is_sent_again(api: TargetApi) -> None:
     assert "start_postponed" in await in_database(timeline, execution)
 
 
-async def test_a_picture_is_kept_as_content(api: TargetApi) -> None:
+async def test_a_picture_is_kept_as_content(api):
     """C5.4: and is said in words for who reads text."""
     await keep(api, "GET", "/png")
     execution = await run()

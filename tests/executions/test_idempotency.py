@@ -1,13 +1,12 @@
 """Idempotency keys: what one caller asks for twice with one key is run once, and both get its result."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
@@ -18,7 +17,7 @@ from executions.models import Execution, State
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, InvalidIdempotencyKey
 from executions.starting import create_execution, prepare_execution, read_idempotency_key
 from tests.connectors.scripted import replies, sends_and_hangs_up
-from tests.executions.engines import Gate, WireEngine, completed, in_turn, receipt, status, until
+from tests.executions.engines import Gate, completed, in_turn, receipt, status, until
 from tests.executions.steps import (
     ALICE,
     BOB,
@@ -32,6 +31,7 @@ from tests.executions.steps import (
     timeline,
 )
 from tests.factories import make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -62,9 +62,7 @@ def record(arguments: dict[str, Any] | None = None, **fields: Any) -> Execution:
     ],
     ids=["completed", "failed", "unconfirmed"],
 )
-async def test_the_same_request_is_the_same_execution_however_it_ended(
-    engine: WireEngine, workflow: Workflow, answer: Any, state: State
-) -> None:
+async def test_the_same_request_is_the_same_execution_however_it_ended(engine, workflow, answer, state):
     """Never a second start; the result as often as it is asked for."""
     engine.on_start = answer
     first = await ask({"year": 2026})
@@ -75,31 +73,26 @@ async def test_the_same_request_is_the_same_execution_however_it_ended(
     assert engine.count("start") == 1
 
 
-async def test_also_where_the_workflow_was_disabled_since(engine: WireEngine, workflow: Workflow) -> None:
+@pytest.mark.parametrize(
+    "lose", [lambda: Workflow.objects.update(enabled=False), Workflow.objects.all().delete]
+)
+async def test_also_where_its_workflow_was_disabled_or_deleted_since(engine, workflow, lose):
     engine.on_start = replies(200, completed() | receipt())
     first = await ask()
-    await in_database(Workflow.objects.update, enabled=False)
-    await in_database(forget_catalogue)
-    assert (await ask()).pk == first.pk
-
-
-async def test_also_where_its_workflow_was_deleted_since(engine: WireEngine, workflow: Workflow) -> None:
-    engine.on_start = replies(200, completed() | receipt())
-    first = await ask()
-    await in_database(Workflow.objects.all().delete)
+    await in_database(lose)
     await in_database(forget_catalogue)
     again = await ask()
     assert (again.pk, again.succeeded) == (first.pk, True)
 
 
-def test_other_arguments_are_refused_and_the_execution_is_named(workflow: Workflow) -> None:
+def test_other_arguments_are_refused_and_the_execution_is_named(workflow):
     first = record({"year": 2026})
     with pytest.raises(IdempotencyConflict, match=f"{first.pk}, a call of report, with other arguments"):
         record({"year": 2025})
     assert Execution.objects.count() == 1
 
 
-def test_another_tool_is_refused_too(workflow: Workflow) -> None:
+def test_another_tool_is_refused_too(workflow):
     first = record()
     make_workflow(name="invoice")
     other = request_for("invoice", idempotency_key=KEY)
@@ -119,9 +112,7 @@ def test_another_tool_is_refused_too(workflow: Workflow) -> None:
     ],
     ids=["order of names", "order of items", "1 and 1.0", "1 and true", "null and absent"],
 )
-def test_arguments_are_the_same_if_they_are_the_same_json(
-    workflow: Workflow, one: dict[str, Any], other: dict[str, Any], same: bool
-) -> None:
+def test_arguments_are_the_same_if_they_are_the_same_json(workflow, one, other, same):
     """An engine may tell 1 from 1.0, so they are told apart; a conflict is the harmless side to err on."""
     first = record(one)
     if same:
@@ -131,17 +122,13 @@ def test_arguments_are_the_same_if_they_are_the_same_json(
             record(other)
 
 
-def test_another_callers_key_is_another_key(workflow: Workflow) -> None:
+def test_another_callers_key_is_another_key(workflow):
     mine, theirs = record({"year": 2026}), record({"year": 2025}, caller=BOB)
     assert mine.pk != theirs.pk
     assert record({"year": 2026}).pk == mine.pk
 
 
-def test_requests_without_a_key_are_each_their_own(workflow: Workflow) -> None:
-    assert record(idempotency_key="").pk != record(idempotency_key="").pk
-
-
-def test_a_key_can_be_used_again_after_its_time(workflow: Workflow, configured: Any) -> None:
+def test_a_key_can_be_used_again_after_its_time(workflow, configured):
     configured(idempotency_hours=2.0)
     first = record({"year": 2026})
     almost = timezone.now() - timedelta(hours=1.9)
@@ -161,25 +148,22 @@ def test_a_key_can_be_used_again_after_its_time(workflow: Workflow, configured: 
     ["", "   ", "x" * 256, "a\nb", "a\x00b", "a\x7fb", "clé", None, 7, ["a"]],
     ids=["empty", "spaces", "long", "line", "NUL", "DEL", "letters", "null", "number", "list"],
 )
-def test_a_malformed_key_is_refused_in_clear_words(sent: Any) -> None:
+def test_a_malformed_key_is_refused_in_clear_words_and_no_door_gets_past_that(workflow, sent):
     with pytest.raises(InvalidIdempotencyKey, match="must consist of 1 to 255 printable ASCII characters"):
         read_idempotency_key(sent)
+    if isinstance(sent, str) and sent.strip():
+        with pytest.raises(InvalidIdempotencyKey):
+            record(idempotency_key=sent)
+    assert not Execution.objects.exists()
 
 
-@pytest.mark.parametrize("key", ["x" * 256, "a\nb", "clé"])
-def test_no_door_gets_past_that(workflow: Workflow, key: str) -> None:
-    with pytest.raises(InvalidIdempotencyKey):
-        record(idempotency_key=key)
-    assert Execution.objects.count() == 0
-
-
-def test_the_longest_key_and_every_printable_character_are_taken(workflow: Workflow) -> None:
+def test_the_longest_key_and_every_printable_character_are_taken(workflow):
     printable = "".join(chr(code) for code in range(0x20, 0x7F))
     for key in ("x" * 255, printable):
         assert record(idempotency_key=key).pk == record(idempotency_key=key).pk
 
 
-def test_a_refused_request_does_not_use_its_key_up(workflow: Workflow) -> None:
+def test_a_refused_request_does_not_use_its_key_up(workflow):
     workflow.input_schema = {"type": "object", "required": ["year"]}
     workflow.save()
     with pytest.raises(InvalidArguments):
@@ -187,7 +171,7 @@ def test_a_refused_request_does_not_use_its_key_up(workflow: Workflow) -> None:
     assert record({"year": 2026}).idempotency_key == KEY
 
 
-def test_neither_does_one_for_which_there_was_no_room(workflow: Workflow, configured: Any) -> None:
+def test_neither_does_one_for_which_there_was_no_room(workflow, configured):
     configured(max_queued_executions=0)
     workflow.max_concurrent = 1
     workflow.save()
@@ -198,51 +182,34 @@ def test_neither_does_one_for_which_there_was_no_room(workflow: Workflow, config
     assert record({"year": 2025}).idempotency_key == KEY
 
 
-def test_requests_in_the_same_instant_are_one_execution(workflow: Workflow) -> None:
+def test_requests_in_the_same_instant_are_one_execution(workflow):
     """The database decides, so that it holds for several processes as for several threads."""
-    number = 8
-    meeting = threading.Barrier(number)
 
     def record_together(holder: str) -> Execution:
-        try:
-            request = request_for("report", {"year": 2026}, idempotency_key=KEY)
-            meeting.wait()
-            return prepare_execution(request, holder)()
-        finally:
-            connection.close()
+        return prepare_execution(request_for("report", {"year": 2026}, idempotency_key=KEY), holder)()
 
-    with ThreadPoolExecutor(number) as threads:
-        found = list(threads.map(record_together, [str(at) for at in range(number)]))
+    found = together(*(partial(record_together, str(number)) for number in range(8)))
 
     assert {execution.pk for execution in found} == {only().pk}
     assert timeline(only()) == ["created"]
 
 
-def test_of_different_requests_in_the_same_instant_one_is_refused(workflow: Workflow) -> None:
-    number = 4
-    meeting = threading.Barrier(number)
+def test_of_different_requests_in_the_same_instant_one_is_refused(workflow):
 
     def record_together(year: int) -> Execution | None:
         try:
-            meeting.wait()
             return record({"year": year})
         except IdempotencyConflict as conflict:
             return conflict.execution
-        finally:
-            connection.close()
 
-    with ThreadPoolExecutor(number) as threads:
-        found = list(threads.map(record_together, range(number)))
+    found = together(*(partial(record_together, year) for year in range(4)))
 
     assert {execution and execution.pk for execution in found} == {only().pk}
 
 
-async def test_callers_in_the_same_instant_get_the_same_result_of_one_start(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_callers_in_the_same_instant_get_the_same_result_of_one_start(engine, workflow):
     """On several event loops, as in several processes."""
-    gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
-    engine.on_start = gate
+    engine.on_start = gate = Gate(replies(200, completed({"sum": 3}) | receipt()))
     with ThreadPoolExecutor(5) as threads:
         here = [asyncio.create_task(ask()) for _ in range(5)]
         there = [threads.submit(run_in_background_loop, ask()) for _ in range(5)]
@@ -256,9 +223,7 @@ async def test_callers_in_the_same_instant_get_the_same_result_of_one_start(
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_the_second_request_waits_for_the_same_result_and_may_leave(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_the_second_request_waits_for_the_same_result_and_may_leave(engine, workflow):
     """Its going changes nothing for the first, also where that cancels the run."""
     await in_database(Workflow.objects.update, on_disconnect=Workflow.OnDisconnect.CANCEL)
     waiting = asyncio.create_task(ask())
@@ -278,7 +243,7 @@ async def test_the_second_request_waits_for_the_same_result_and_may_leave(
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_a_repeat_goes_on_with_what_the_first_has_left(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_repeat_goes_on_with_what_the_first_has_left(engine, workflow):
     """A7.5: it polls, since nobody else does."""
     first = asyncio.create_task(ask())
     await until(lambda: Execution.objects.filter(polls__gte=1).exists())
@@ -289,9 +254,7 @@ async def test_a_repeat_goes_on_with_what_the_first_has_left(engine: WireEngine,
     assert engine.count("start") == 1
 
 
-async def test_a_repeat_that_waits_drives_what_the_first_left_to_a_worker(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_repeat_that_waits_drives_what_the_first_left_to_a_worker(engine, workflow):
     """No worker is needed for a request that waits."""
     engine.on_start = replies(200, completed() | receipt())
     first = await in_database(record)
@@ -300,9 +263,7 @@ async def test_a_repeat_that_waits_drives_what_the_first_left_to_a_worker(
     assert (again.pk, again.succeeded) == (first.pk, True)
 
 
-async def test_the_key_is_the_callers_and_not_the_engines(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+async def test_the_key_is_the_callers_and_not_the_engines(engine, keyed_workflow):
     """The engine gets a key of ours: two callers' keys may be alike."""
     engine.on_start = replies(200, completed() | receipt())
     executions = await asyncio.gather(ask(caller=ALICE), ask(caller=BOB))

@@ -25,7 +25,7 @@ from executions.models import Execution, State
 from executions.reading import UnknownExecution, describe_execution, find_execution
 from tests.executions.engines import until
 from tests.executions.steps import ADMIN, ALICE, BOB, in_database, timeline, told
-from tests.executions.talkative import TalkativeEngine, review, talker
+from tests.executions.talkative import review, talker
 from tests.factories import make_execution
 
 __all__ = ["review", "talker"]
@@ -51,9 +51,7 @@ async def tell(execution: Execution, name: str, arguments: Any = None, caller: C
     await signal_execution(str(execution.pk), name, arguments or {}, caller=caller)
 
 
-async def test_a_query_is_answered_by_the_run_and_leaves_no_trace_in_the_record(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_a_query_is_answered_by_the_run_and_leaves_no_trace_in_the_record(running, talker):
     """E10."""
     before = await in_database(timeline, running)
     talker.answer = {"percent": 40}
@@ -64,9 +62,7 @@ async def test_a_query_is_answered_by_the_run_and_leaves_no_trace_in_the_record(
 
 
 @pytest.mark.databases("executions.interacting")
-async def test_a_signal_reaches_the_run_and_the_timeline_says_who_sent_it(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_a_signal_reaches_the_run_and_the_timeline_says_who_sent_it(running, talker):
     """E10."""
     await tell(running, "approve", {"text": "yes, secretly"})
     assert talker.heard == [("run-1", "approve", {"text": "yes, secretly"})]
@@ -74,9 +70,7 @@ async def test_a_signal_reaches_the_run_and_the_timeline_says_who_sent_it(
 
 
 @pytest.mark.parametrize("talk", [ask, tell])
-async def test_only_who_started_a_run_and_administrators_can_talk_to_it(
-    running: Execution, talker: TalkativeEngine, talk: Any
-) -> None:
+async def test_only_who_started_a_run_and_administrators_can_talk_to_it(running, talker, talk):
     """E10: whether there is such an execution is not told either."""
     name, arguments = ("count" if talk is ask else "approve"), {"text": "tea"}
     with pytest.raises(UnknownExecution):
@@ -88,17 +82,13 @@ async def test_only_who_started_a_run_and_administrators_can_talk_to_it(
 
 @pytest.mark.parametrize("talk", [query_execution, signal_execution])
 @pytest.mark.parametrize("execution_id", ["8f496b6a-c905-41bb-b7b7-200a8982ab30", "no id", ""])
-async def test_an_execution_that_does_not_exist_is_unknown(
-    talker: TalkativeEngine, talk: Any, execution_id: str
-) -> None:
+async def test_an_execution_that_does_not_exist_is_unknown(talker, talk, execution_id):
     """E10."""
     with pytest.raises(UnknownExecution):
         await talk(execution_id, "progress", {}, caller=ALICE)
 
 
-async def test_names_that_the_workflow_does_not_declare_never_reach_the_engine(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_names_that_the_workflow_does_not_declare_never_reach_the_engine(running, talker):
     """E10: built-in queries of an engine, such as its stack traces, are none of a caller's business."""
     for name in ("approve", "__stack_trace", "", "x" * 10_000):
         with pytest.raises(UnknownInteraction, match="It has progress, count"):
@@ -110,9 +100,7 @@ async def test_names_that_the_workflow_does_not_declare_never_reach_the_engine(
     assert talker.heard == []
 
 
-async def test_arguments_are_checked_before_the_engine_is_asked(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_arguments_are_checked_before_the_engine_is_asked(running, talker):
     """E5, E10: with every offending path."""
     with pytest.raises(UnfitArguments) as wrong:
         await ask(running, "count", {"text": 3, "colour": "red"})
@@ -136,9 +124,7 @@ NOT_RUNNING: dict[str, tuple[State, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", NOT_RUNNING)
-async def test_without_a_run_there_is_nobody_to_talk_to(
-    review: Workflow, talker: TalkativeEngine, case: str
-) -> None:
+async def test_without_a_run_there_is_nobody_to_talk_to(review, talker, case):
     """E10."""
     state, fields, words = NOT_RUNNING[case]
     execution = await in_database(execution_of, review, state, **fields)
@@ -150,7 +136,7 @@ async def test_without_a_run_there_is_nobody_to_talk_to(
     assert talker.heard == []
 
 
-async def test_what_a_cached_result_answered_has_no_run(review: Workflow, talker: TalkativeEngine) -> None:
+async def test_what_a_cached_result_answered_has_no_run(review, talker):
     """E4, E10."""
     execution = await in_database(execution_of, review, State.COMPLETED, run_id="")
     await in_database(Execution.objects.filter(pk=execution.pk).update, cached_at=execution.created_at)
@@ -159,9 +145,7 @@ async def test_what_a_cached_result_answered_has_no_run(review: Workflow, talker
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT])
-async def test_an_ended_run_can_still_be_asked_but_not_told(
-    review: Workflow, talker: TalkativeEngine, state: State
-) -> None:
+async def test_an_ended_run_can_still_be_asked_but_not_told(review, talker, state):
     """E10."""
     ended = await in_database(execution_of, review, state)
     assert await ask(ended, "progress") == 42
@@ -170,16 +154,14 @@ async def test_an_ended_run_can_still_be_asked_but_not_told(
     assert len(talker.heard) == 1
 
 
-async def test_a_run_whose_workflow_was_deleted_cannot_be_reached(running: Execution) -> None:
+async def test_a_run_whose_workflow_was_deleted_cannot_be_reached(running):
     """E10."""
     await in_database(Workflow.objects.all().delete)
     with pytest.raises(NotNow, match="was deleted"):
         await ask(running, "progress")
 
 
-async def test_an_engine_that_cannot_do_it_is_said_to_be_unable(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_an_engine_that_cannot_do_it_is_said_to_be_unable(running, talker):
     """A8.5."""
     talker.capabilities = Capabilities(can_signal=True)
     with pytest.raises(
@@ -202,9 +184,7 @@ ERRORS: dict[str, tuple[Exception, type[InteractionRefused]]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-async def test_what_an_engine_says_against_it_is_told_in_its_words(
-    running: Execution, talker: TalkativeEngine, case: str
-) -> None:
+async def test_what_an_engine_says_against_it_is_told_in_its_words(running, talker, case):
     """B5, E10: of a signal also on the timeline."""
     talker.answer, expected = ERRORS[case]
     for talk, name in ((ask, "progress"), (tell, "approve")):
@@ -215,9 +195,7 @@ async def test_what_an_engine_says_against_it_is_told_in_its_words(
 
 
 @pytest.mark.parametrize("answer", [OutcomeUnknown("The line went dead."), KeyError("a bug")])
-async def test_a_signal_of_unknown_outcome_is_said_to_be_one_and_is_not_sent_again(
-    running: Execution, talker: TalkativeEngine, answer: Exception
-) -> None:
+async def test_a_signal_of_unknown_outcome_is_said_to_be_one_and_is_not_sent_again(running, talker, answer):
     """A5.2, E10."""
     talker.answer = answer
     with pytest.raises(SignalUncertain, match="Do not send it again"):
@@ -226,18 +204,14 @@ async def test_a_signal_of_unknown_outcome_is_said_to_be_one_and_is_not_sent_aga
     assert timeline_of_signals(await in_database(timeline, running)) == ["signal_unknown"]
 
 
-async def test_a_bug_of_a_connector_is_none_of_the_callers_business(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_a_bug_of_a_connector_is_none_of_the_callers_business(running, talker):
     """B6."""
     talker.answer = KeyError("a bug")
     with pytest.raises(EngineUnavailable, match="the log has the details"):
         await ask(running, "progress")
 
 
-async def test_an_engine_that_never_answers_is_not_waited_for(
-    running: Execution, talker: TalkativeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_engine_that_never_answers_is_not_waited_for(running, talker, monkeypatch):
     """A7.2, E10."""
     monkeypatch.setattr("executions.interacting.READ_SECONDS", 0.05)
     talker.answer = asyncio.Event().wait
@@ -247,9 +221,7 @@ async def test_an_engine_that_never_answers_is_not_waited_for(
         await tell(running, "approve", {"text": "yes"})
 
 
-async def test_an_answer_is_no_larger_than_a_result_and_is_json(
-    running: Execution, talker: TalkativeEngine, configured: Any
-) -> None:
+async def test_an_answer_is_no_larger_than_a_result_and_is_json(running, talker, configured):
     """E5, E10."""
     configured(max_payload_bytes=1024)
     talker.answer = "x" * 2_000
@@ -262,9 +234,7 @@ async def test_an_answer_is_no_larger_than_a_result_and_is_json(
 
 
 @pytest.mark.databases("executions.interacting")
-async def test_a_signal_whose_sender_goes_away_is_still_noted(
-    running: Execution, talker: TalkativeEngine
-) -> None:
+async def test_a_signal_whose_sender_goes_away_is_still_noted(running, talker):
     """A5.2: the run may have been told, so the record has to say so."""
     arrived, released = asyncio.Event(), asyncio.Event()
 
@@ -282,9 +252,7 @@ async def test_a_signal_whose_sender_goes_away_is_still_noted(
     await until(lambda: timeline_of_signals(timeline(running)) == ["signalled"])
 
 
-async def test_a_running_execution_names_what_it_can_be_asked_and_told(
-    running: Execution, review: Workflow
-) -> None:
+async def test_a_running_execution_names_what_it_can_be_asked_and_told(running, review):
     """A8.2, E10: and one that has ended does not."""
 
     def described(execution: Execution) -> dict[str, Any]:

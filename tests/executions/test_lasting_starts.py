@@ -1,29 +1,22 @@
 """Engines whose answer to a start is the result: progress, cancelling and deadlines meanwhile."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from connectors.errors import OutcomeUnknown, Rejected
 from connectors.registry import BUILT_IN
 from executions.models import Execution, State
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
-    advance_due_executions,
     call,
     cancel,
     disconnect,
-    expire_lease,
     in_database,
-    make_active,
     only,
     payload_of,
-    read,
     timeline,
 )
 from tests.factories import make_workflow
@@ -51,21 +44,8 @@ async def begin_call(patient: PatientEngine, **options: Any) -> "asyncio.Task[Ex
     return waiting
 
 
-async def test_the_answer_to_the_start_is_the_result(held: Workflow, patient: PatientEngine) -> None:
-    """A2.3, A7.1."""
-    waiting = await begin_call(patient)
-    patient.complete({"pages": 3})
-
-    execution = await waiting
-
-    assert execution.succeeded
-    assert (await in_database(payload_of, execution)).output == {"pages": 3}
-
-
 @pytest.mark.databases("executions.runner.start")
-async def test_progress_is_recorded_and_told_while_the_start_lasts(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_progress_is_recorded_and_told_while_the_start_lasts(held, patient):
     """A7.3, A8.2: on the row, in the timeline and to whoever waits."""
     heard: asyncio.Queue[tuple[float | None, str]] = asyncio.Queue()
 
@@ -83,9 +63,7 @@ async def test_progress_is_recorded_and_told_while_the_start_lasts(
     assert (await waiting).succeeded
 
 
-async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(held, patient):
     """A7.5."""
     waiting = await begin_call(patient)
 
@@ -97,9 +75,7 @@ async def test_a_cancel_breaks_the_start_off_and_the_engine_hears_of_it(
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_a_cancel_that_another_process_recorded_is_seen_too(
-    held: Workflow, patient: PatientEngine
-) -> None:
+async def test_a_cancel_that_another_process_recorded_is_seen_too(held, patient):
     """A7.5: nobody wakes this process."""
     waiting = await begin_call(patient)
 
@@ -109,7 +85,7 @@ async def test_a_cancel_that_another_process_recorded_is_seen_too(
     assert patient.count("broken off") == 1
 
 
-async def test_a_deadline_breaks_the_start_off_as_timed_out(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_deadline_breaks_the_start_off_as_timed_out(held, patient):
     """A7.2, A7.5: told apart from a start of which nobody knows what became."""
     await in_database(Workflow.objects.update, timeout_seconds=1)
 
@@ -120,7 +96,7 @@ async def test_a_deadline_breaks_the_start_off_as_timed_out(held: Workflow, pati
     assert patient.count("broken off") == 1
 
 
-async def test_a_result_that_comes_in_the_last_moment_is_kept(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_result_that_comes_in_the_last_moment_is_kept(held, patient):
     """A8.4: what the engine did is what the record says."""
     patient.survives = True
     waiting = await begin_call(patient)
@@ -132,7 +108,7 @@ async def test_a_result_that_comes_in_the_last_moment_is_kept(held: Workflow, pa
     assert (await in_database(payload_of, execution)).output == "in the last moment"
 
 
-async def test_a_caller_that_goes_away_ends_its_wait_only(held: Workflow, patient: PatientEngine) -> None:
+async def test_a_caller_that_goes_away_ends_its_wait_only(held, patient):
     """A7.1: the result is there when it comes back."""
     await disconnect(await begin_call(patient))
     patient.complete("kept")
@@ -141,27 +117,3 @@ async def test_a_caller_that_goes_away_ends_its_wait_only(held: Workflow, patien
 
     assert record.succeeded and record.payload.output == "kept"
     assert patient.count("broken off") == 0
-
-
-@pytest.mark.parametrize(
-    ("failure", "state"),
-    [(Rejected("No such page."), State.FAILED), (OutcomeUnknown("It hung up."), State.UNCONFIRMED)],
-)
-async def test_what_the_start_raises_is_recorded_as_for_any_other(
-    held: Workflow, patient: PatientEngine, failure: Exception, state: State
-) -> None:
-    """A2.4, A5.2."""
-    patient.failure = failure  # type: ignore[assignment]
-    execution = await call("report")
-    assert (execution.state, str(failure) in execution.error) == (state, True)
-
-
-def test_a_start_whose_process_was_killed_is_unconfirmed(held: Workflow, patient: PatientEngine) -> None:
-    """A7.2: the engine may have done it, so that it is not called again."""
-    execution = make_active(held, State.STARTING, deadline_at=timezone.now() + timedelta(hours=1))
-    expire_lease(execution)
-
-    advance_due_executions()
-
-    assert read(execution).state == State.UNCONFIRMED
-    assert patient.count("start") == 0

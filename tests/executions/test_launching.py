@@ -1,6 +1,5 @@
 """Starting at the engine: never twice, never lost, and honest where it cannot be known."""
 
-import asyncio
 import re
 import threading
 import uuid
@@ -28,13 +27,12 @@ from executions.starting import create_execution, prepare_execution
 from telemetry.traces import request_id
 from tests import plain_http
 from tests.api.clients import administrator
-from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
+from tests.connectors.scripted import replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     BAD_VALUES,
     RUN_ID,
     WORKFLOW_ID,
     Gate,
-    WireEngine,
     completed,
     in_thread,
     in_turn,
@@ -60,10 +58,10 @@ from tests.executions.steps import (
     timeline,
     told,
 )
-from tests.executions.test_limit_races import together
 from tests.factories import make_source, make_workflow
 from tests.logs import shown_lines
 from tests.processes import ExampleEngine
+from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
@@ -97,7 +95,7 @@ def work_until_settled(execution: Execution, *, at_most: int = 10) -> Execution:
 # What nobody waits for.
 
 
-def test_a_worker_starts_what_nobody_waits_for(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_worker_starts_what_nobody_waits_for(engine, workflow):
     """A7.1, A2.2: the record is there first, the engine is contacted by whoever takes it."""
     engine.on_start = replies(200, completed() | receipt())
     execution = create_pending(workflow)
@@ -120,9 +118,7 @@ def test_a_worker_starts_what_nobody_waits_for(engine: WireEngine, workflow: Wor
     ],
     ids=["disabled", "missing", "source off", "deleted"],
 )
-def test_what_was_switched_off_before_it_was_started_is_not_started(
-    engine: WireEngine, workflow: Workflow, switch_off: Any, why: str
-) -> None:
+def test_what_was_switched_off_before_it_was_started_is_not_started(engine, workflow, switch_off, why):
     """A4.4, B5: nothing of a source that is off is run, and the record says why."""
     execution = create_pending(workflow)
     switch_off(workflow)
@@ -135,9 +131,7 @@ def test_what_was_switched_off_before_it_was_started_is_not_started(
     assert engine.requests == []
 
 
-def test_a_hidden_workflow_is_run_for_somebody_who_tries_it_in_the_admin(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_hidden_workflow_is_run_for_somebody_who_tries_it_in_the_admin(engine, workflow):
     """A4.4: also where it waits for its turn first."""
     engine.on_start = replies(200, completed() | receipt())
     waiting, execution = (create_pending(workflow, door=Execution.Door.ADMIN) for _ in range(2))
@@ -150,9 +144,7 @@ def test_a_hidden_workflow_is_run_for_somebody_who_tries_it_in_the_admin(
     assert read(execution).succeeded and read(waiting).succeeded
 
 
-def test_an_execution_that_waited_too_long_for_its_start_times_out(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_an_execution_that_waited_too_long_for_its_start_times_out(engine, workflow):
     """A7.2."""
     execution = create_pending(workflow)
     reach_deadline(execution)
@@ -167,9 +159,7 @@ def test_an_execution_that_waited_too_long_for_its_start_times_out(
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_a_start_that_did_not_happen_is_tried_again_while_the_caller_waits(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_start_that_did_not_happen_is_tried_again_while_the_caller_waits(engine, workflow):
     """B4: the engine said that it is busy."""
     engine.on_start = in_turn(BUSY, replies(200, completed() | receipt()))
     execution = await call("report")
@@ -178,9 +168,7 @@ async def test_a_start_that_did_not_happen_is_tried_again_while_the_caller_waits
     assert await in_database(timeline, execution) == ["created", "start_postponed", "started", "completed"]
 
 
-def test_starts_that_do_not_happen_are_given_up_after_the_attempts_set(
-    engine: WireEngine, workflow: Workflow, configured: Any
-) -> None:
+def test_starts_that_do_not_happen_are_given_up_after_the_attempts_set(engine, workflow, configured):
     """B4, A5.2: one start and two more."""
     configured(retry_attempts=2)
     engine.on_start = BUSY
@@ -190,7 +178,7 @@ def test_starts_that_do_not_happen_are_given_up_after_the_attempts_set(
     assert engine.count("status") == 0
 
 
-def test_an_engine_that_is_away_for_a_while_costs_a_delay(workflow: Workflow) -> None:
+def test_an_engine_that_is_away_for_a_while_costs_a_delay(workflow):
     """B6: nothing listens at the port, so nothing can have been started."""
     away = make_source(base_url=f"http://127.0.0.1:{free_port()}")
     execution = create_pending(make_workflow(away, name="distant"))
@@ -200,7 +188,7 @@ def test_an_engine_that_is_away_for_a_while_costs_a_delay(workflow: Workflow) ->
     assert "onnect" in told(execution, "start_postponed")[0]
 
 
-def test_the_engines_own_retry_after_is_respected(engine: WireEngine, workflow: Workflow) -> None:
+def test_the_engines_own_retry_after_is_respected(engine, workflow):
     """B4: not before the engine asked for it, however impatient our own backoff is."""
     engine.on_start = replies(429, {"error": "slow down"}, retry_after="120")
     execution = create_pending(workflow)
@@ -215,9 +203,7 @@ def test_the_engines_own_retry_after_is_respected(engine: WireEngine, workflow: 
     assert engine.count("start") == 2
 
 
-def test_an_engine_that_asks_to_be_left_alone_beyond_the_deadline_fails_the_start_at_once(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_an_engine_that_asks_to_be_left_alone_beyond_the_deadline_fails_the_start_at_once(engine, workflow):
     """A7.2, B4: waiting for the deadline could not change that, and a longer timeout is not what it takes."""
     engine.on_start = replies(429, {"error": "slow down"}, retry_after="3600")
     execution = create_pending(workflow)
@@ -232,9 +218,7 @@ def test_an_engine_that_asks_to_be_left_alone_beyond_the_deadline_fails_the_star
     assert engine.count("start") == 1
 
 
-def test_an_engine_that_refuses_our_credentials_is_an_error_of_configuration(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_an_engine_that_refuses_our_credentials_is_an_error_of_configuration(engine, workflow):
     """B5: no other arguments would help."""
     engine.on_start = replies(401, {"error": "key expired"})
     record = work_until_settled(create_pending(workflow))
@@ -243,9 +227,7 @@ def test_an_engine_that_refuses_our_credentials_is_an_error_of_configuration(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the first", "after a busy engine"])
-def test_a_refused_start_fails_with_the_engines_words(
-    engine: WireEngine, workflow: Workflow, again: bool
-) -> None:
+def test_a_refused_start_fails_with_the_engines_words(engine, workflow, again):
     """A2.4, B5: a refusal is final; it is not sent again."""
     engine.on_start = in_turn(BUSY, REFUSED) if again else REFUSED
     record = work_until_settled(create_pending(workflow))
@@ -254,9 +236,7 @@ def test_a_refused_start_fails_with_the_engines_words(
     assert engine.count("start") == 1 + again
 
 
-def test_a_source_whose_settings_cannot_be_used_is_an_error_of_configuration(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_source_whose_settings_cannot_be_used_is_an_error_of_configuration(engine, workflow):
     """B5."""
     Source.objects.update(config={"base_url": "not an address"})
     record = work_until_settled(create_pending(workflow))
@@ -271,9 +251,7 @@ def test_a_source_whose_settings_cannot_be_used_is_an_error_of_configuration(
     "behaviour", [HANGS_UP, HTML, replies(500, {"error": "gone"}), replies(200, {"ok": True})],
     ids=["hangs up", "HTML", "500", "names no run"],
 )  # fmt: skip
-async def test_a_start_of_unknown_outcome_is_left_to_a_human(
-    engine: WireEngine, workflow: Workflow, behaviour: Behaviour
-) -> None:
+async def test_a_start_of_unknown_outcome_is_left_to_a_human(engine, workflow, behaviour):
     """Never retried by itself where the engine could start a second run."""
     engine.on_start = behaviour
     execution = await call("report")
@@ -284,9 +262,7 @@ async def test_a_start_of_unknown_outcome_is_left_to_a_human(
 
 
 @pytest.mark.parametrize("run_id", ["r" * 600, "a\nb"], ids=["too long", "a line break"])
-async def test_an_id_of_a_run_that_cannot_be_kept_is_not_taken_for_none(
-    engine: WireEngine, workflow: Workflow, run_id: str
-) -> None:
+async def test_an_id_of_a_run_that_cannot_be_kept_is_not_taken_for_none(engine, workflow, run_id):
     """An engineer looks for the fault where it is: there is a run, and its id is the trouble."""
     engine.on_start = replies(200, receipt() | {"workflow_id": run_id})
     execution = await call("report")
@@ -294,9 +270,7 @@ async def test_an_id_of_a_run_that_cannot_be_kept_is_not_taken_for_none(
     assert f"has {len(run_id)} characters; it must have at most 255 characters" in execution.error
 
 
-async def test_a_start_that_is_never_answered_is_left_to_a_human(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_start_that_is_never_answered_is_left_to_a_human(engine, workflow, monkeypatch):
     """Whatever patience a connector's settings have, a start ends before its lease does."""
     monkeypatch.setattr("executions.runner.start.START_SECONDS", 0.2)
     engine.on_start = stays_silent_after()
@@ -306,8 +280,8 @@ async def test_a_start_that_is_never_answered_is_left_to_a_human(
 
 
 async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeout(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, workflow, monkeypatch
+):
     """A7.1: it answers when it is done; other starts only tell that there is a run."""
     monkeypatch.setattr("executions.runner.start.START_SECONDS", 0.0)
     workflow.source.config |= {"request_timeout_seconds": 900}
@@ -321,9 +295,7 @@ async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeo
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_an_engine_that_knows_our_key_is_asked_again(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+async def test_an_engine_that_knows_our_key_is_asked_again(engine, keyed_workflow):
     """The same key with every start, so that there is one run."""
     engine.on_start = in_turn(HANGS_UP, replies(200, completed() | receipt()))
     execution = await call("report")
@@ -334,9 +306,7 @@ async def test_an_engine_that_knows_our_key_is_asked_again(
 
 
 @pytest.mark.parametrize("last", [HANGS_UP, BUSY, REFUSED], ids=["unknown", "busy", "refused"])
-def test_a_start_that_stays_unknown_is_never_called_failed(
-    engine: WireEngine, keyed_workflow: Workflow, configured: Any, last: Behaviour
-) -> None:
+def test_a_start_that_stays_unknown_is_never_called_failed(engine, keyed_workflow, configured, last):
     """What a later start comes to says nothing of the first, which may be running."""
     configured(retry_attempts=1)
     engine.on_start = in_turn(HANGS_UP, last)
@@ -356,8 +326,8 @@ def test_a_start_that_stays_unknown_is_never_called_failed(
     ids=["refused", "to be tried again", "unconfirmed", "to be repeated"],
 )
 def test_the_record_shows_what_the_engine_answered_to_a_start_that_has_not_led_to_a_run(
-    engine: WireEngine, *, keyed: bool, code: int, state: State
-) -> None:
+    engine, *, keyed, code, state
+):
     """A8.4: an administrator sees the engine's own words, whatever becomes of the start."""
     config = {"idempotency_header": "Idempotency-Key"} if keyed else {}
     source = make_source(base_url=engine.base_url, config=config)
@@ -399,9 +369,7 @@ def killed_while_starting(workflow: Workflow) -> Execution:
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
 @pytest.mark.databases("executions.runner.start")
-def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(
-    example_engine: ExampleEngine, sent: bool
-) -> None:
+def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(example_engine, sent):
     """B8: the engine's own record shows exactly one run, whenever the process was killed."""
     execution = killed_while_starting(countdown_of(example_engine, keyed=True))
     if sent:
@@ -415,9 +383,7 @@ def test_a_killed_start_is_found_out_where_the_engine_knows_our_key(
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
-def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(
-    forgetful_engine: ExampleEngine, sent: bool
-) -> None:
+def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(forgetful_engine, sent):
     """Never a second run: the engine has what the killed process sent, and nothing more."""
     execution = killed_while_starting(countdown_of(forgetful_engine, keyed=False))
     if sent:
@@ -431,14 +397,10 @@ def test_a_killed_start_is_left_to_a_human_where_the_engine_knows_no_keys(
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(engine, keyed_workflow):
     """While the lease holds, nobody else thinks that the start was given up."""
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    waiting = await gate.keep(call("report"))
     assert await in_thread(advance_due_executions) == 0
     gate.open()
     assert (await waiting).succeeded
@@ -446,14 +408,10 @@ async def test_an_unanswered_start_is_sent_once_in_spite_of_other_workers(
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_an_answer_that_comes_after_the_lease_confirms_the_start(engine, workflow):
     """A process that was stopped for too long: its answer is better late than never."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     await in_thread(advance_due_executions)
@@ -480,13 +438,11 @@ async def test_an_answer_that_comes_after_the_lease_confirms_the_start(
 )
 @pytest.mark.databases("executions.runner.start")
 async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
-    engine: WireEngine, workflow: Workflow, resolve: Any, state: State, noted: bool
-) -> None:
+    engine, workflow, resolve, state, noted
+):
     """B8: but the timeline tells of a run that the admin did not know of."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, receipt()))
+    waiting = await gate.keep(call("report", seconds=0))
     await waiting
     execution = await in_database(only)
     await in_database(expire_lease, execution)
@@ -506,10 +462,9 @@ async def test_an_answer_that_comes_after_an_admins_word_changes_nothing(
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that could restart")
 @pytest.mark.databases("executions.runner.start", "config.postgresql.base")
-def test_a_database_that_restarts_during_a_start_loses_no_run(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_database_that_restarts_during_a_start_loses_no_run(engine, workflow):
     """A process that knows the run's id tries until it is recorded: nobody else could find it out."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
+    engine.on_start = gate = Gate(replies(200, receipt()))
     waiting = threading.Thread(target=lambda: run_in_background_loop(call("report", seconds=0)))
     waiting.start()
     gate.wait_for_request()
@@ -545,15 +500,12 @@ def end_other_sessions() -> None:
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_both_answers_to_a_repeated_start_are_the_same_run(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+async def test_both_answers_to_a_repeated_start_are_the_same_run(engine, keyed_workflow):
     """The lease ran out though the process lived; the engine knows our key, so nothing is doubled."""
     gate = Gate(replies(200, receipt()))
     engine.on_start = in_turn(gate, replies(200, receipt()))
     engine.on_status = replies(200, completed())
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     assert await in_thread(advance_due_executions) == 1
@@ -582,8 +534,8 @@ async def test_both_answers_to_a_repeated_start_are_the_same_run(
     ids=["overdue", "cancelled", "disabled", "source off", "source changed", "deleted"],
 )
 def test_a_start_that_is_not_wanted_any_more_is_not_sent_again_to_find_out(
-    engine: WireEngine, keyed_workflow: Workflow, change: Any, why: str
-) -> None:
+    engine, keyed_workflow, change, why
+):
     """Finding out must not start what was cancelled, switched off, or belongs to another engine now."""
     execution = killed_while_starting(keyed_workflow)
     change(execution)
@@ -596,9 +548,7 @@ def test_a_start_that_is_not_wanted_any_more_is_not_sent_again_to_find_out(
     assert engine.requests == []
 
 
-def test_a_start_is_sent_again_though_a_limit_of_its_source_was_changed(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+def test_a_start_is_sent_again_though_a_limit_of_its_source_was_changed(engine, keyed_workflow):
     """What has nothing to do with the engine and its keys says nothing about the start."""
     execution = killed_while_starting(keyed_workflow)
     change_source(Source.objects.get(), max_concurrent=3)
@@ -629,32 +579,37 @@ def clumsy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_a_bug_in_a_start_counts_as_an_unknown_outcome(clumsy: Any, idempotent: bool) -> None:
+def test_a_bug_in_a_start_counts_as_an_unknown_outcome(clumsy, idempotent):
     """A5.2, B6: nobody knows how far it came, and the record says that the log has the details."""
     record = work_until_settled(create_pending(clumsy("start", idempotent=idempotent)))
     assert record.state == State.UNCONFIRMED
     assert "the log has the details" in record.error
 
 
-def test_a_start_that_returns_another_type_says_so_and_counts_as_an_unknown_outcome(clumsy: Any) -> None:
+def test_a_start_that_returns_another_type_says_so_and_counts_as_an_unknown_outcome(clumsy):
     """B6: the author of a first connector returns the run's id."""
     record = work_until_settled(create_pending(clumsy("a receipt")))
     assert record.state == State.UNCONFIRMED
     assert "ClumsyConnector.start returned str instead of Started" in record.error
 
 
-def test_a_poll_that_returns_another_type_says_so(clumsy: Any) -> None:
-    """B6: instead of an AttributeError of the product."""
-    execution = make_active(clumsy("a snapshot"), State.RUNNING)
+@pytest.mark.parametrize(
+    ("stumbles_over", "failure"),
+    [
+        ("a snapshot", "ClumsyConnector.poll returned dict instead of RunSnapshot."),
+        *((value, "the log has the details.") for value in ("a state", "a time", "a progress")),
+    ],
+)
+def test_a_poll_that_returns_a_wrong_type_fails_and_the_record_says_so(clumsy, stumbles_over, failure):
+    """B6: a state that was no RunState made a run that had succeeded a failed one."""
+    execution = make_active(clumsy(stumbles_over), State.RUNNING)
     advance_due_executions()
-    failure = "The connector failed: ClumsyConnector.poll returned dict instead of RunSnapshot."
-    assert read(execution).poll_failure == failure
+    assert read(execution).poll_failure.startswith("The connector failed")
+    assert read(execution).poll_failure.endswith(failure)
 
 
 @pytest.mark.parametrize("stumbles_over", ["making", "start", "poll"])
-def test_a_connector_that_exits_does_not_end_the_work_of_others(
-    clumsy: Any, engine: WireEngine, workflow: Workflow, stumbles_over: str
-) -> None:
+def test_a_connector_that_exits_does_not_end_the_work_of_others(clumsy, engine, workflow, stumbles_over):
     """B6: SystemExit ends an event loop, and some SDKs raise it."""
     engine.on_status = replies(200, completed())
     exiting = clumsy(f"{stumbles_over}, and exits")
@@ -666,9 +621,7 @@ def test_a_connector_that_exits_does_not_end_the_work_of_others(
 
 
 @pytest.mark.parametrize("stumbles_over", ["making", "capabilities", "poll", "cancel", *BAD_VALUES])
-def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
-    clumsy: Any, stumbles_over: str
-) -> None:
+def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(clumsy, stumbles_over):
     """A7.2, B6: no bug keeps an execution alive for ever, nor asks every second until then."""
     execution = make_active(clumsy(stumbles_over), State.RUNNING)
     advance_due_executions()
@@ -684,24 +637,14 @@ def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
     assert read(execution).state == State.TIMED_OUT
 
 
-@pytest.mark.parametrize("stumbles_over", ["a state", "a time", "a progress"])
-def test_a_value_of_a_wrong_type_fails_in_the_connector_and_the_record_says_so(
-    clumsy: Any, stumbles_over: str
-) -> None:
-    """B6: a state that was no RunState made a run that had succeeded a failed one."""
-    execution = make_active(clumsy(stumbles_over), State.RUNNING)
-    advance_due_executions()
-    assert read(execution).poll_failure == "The connector failed; the log has the details."
-
-
-def test_a_percentage_beyond_100_is_100(clumsy: Any) -> None:
+def test_a_percentage_beyond_100_is_100(clumsy):
     """B6: some engines count more than they announced."""
     execution = make_active(clumsy("a percentage"), State.RUNNING)
     advance_due_executions()
     assert read(execution).progress == 100
 
 
-def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> None:
+def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy):
     """B6: the log has one error for each attempt."""
     execution, pauses = make_active(clumsy("poll"), State.RUNNING), []
     for _ in range(3):
@@ -709,17 +652,6 @@ def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> N
         advance_due_executions()
         pauses.append(read(execution).next_attempt_at - timezone.now())
     assert pauses[0] * 1.5 < pauses[1] and pauses[1] * 1.5 < pauses[2]
-
-
-def test_a_bug_costs_the_other_executions_nothing(
-    clumsy: Any, engine: WireEngine, workflow: Workflow
-) -> None:
-    """B6."""
-    engine.on_status = replies(200, completed())
-    make_active(clumsy("making"), State.RUNNING)
-    healthy = make_active(workflow, State.RUNNING)
-    assert advance_due_executions() == 2
-    assert read(healthy).succeeded
 
 
 # What the log says about the record.
@@ -736,9 +668,7 @@ def waiting_calls(request: pytest.FixtureRequest, workflow: Workflow) -> None:
 
 
 @pytest.mark.usefixtures("waiting_calls")
-def test_the_log_says_of_no_call_whose_record_was_not_committed_that_it_was_recorded(
-    workflow: Workflow,
-) -> None:
+def test_the_log_says_of_no_call_whose_record_was_not_committed_that_it_was_recorded(workflow):
     """A full disk shows itself at the commit."""
     before = Execution.objects.count()
     with shown_lines("INFO") as lines, transaction.atomic():
@@ -748,7 +678,7 @@ def test_the_log_says_of_no_call_whose_record_was_not_committed_that_it_was_reco
 
 
 @pytest.mark.usefixtures("waiting_calls")
-def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(workflow: Workflow) -> None:
+def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(workflow):
     def record(identity: str) -> Execution:
         request_id.set(identity)
         return create_execution(request_for("report", {"text": identity}))
@@ -768,9 +698,7 @@ def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(wor
 
 
 @pytest.mark.parametrize("is_over_at_once", [True, False])
-def test_the_log_tells_of_a_call_once_the_engine_has_answered(
-    engine: WireEngine, workflow: Workflow, is_over_at_once: bool
-) -> None:
+def test_the_log_tells_of_a_call_once_the_engine_has_answered(engine, workflow, is_over_at_once):
     """One line of most calls: logs are paid for by volume."""
     engine.on_start = replies(200, completed() | receipt() if is_over_at_once else receipt())
     engine.on_status = replies(200, completed())

@@ -18,7 +18,6 @@ from tests.connectors.scripted import replies
 from tests.executions.engines import (
     RUN_ID,
     Gate,
-    WireEngine,
     completed,
     in_turn,
     receipt,
@@ -41,8 +40,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases("executions.runner.lease"),
 ]
-
-OTHER = "another worker"
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +75,7 @@ def take_over(execution: Execution) -> Execution:
 # The living.
 
 
-def test_a_step_that_takes_longer_than_its_lease_keeps_it(engine: WireEngine, running: Execution) -> None:
+def test_a_step_that_takes_longer_than_its_lease_keeps_it(engine, running):
     """B8: a lease that nobody else has taken is the holder's own again with the next renewal."""
     engine.on_status = gate = Gate(replies(200, completed()))
     poll_due_executions()
@@ -94,7 +91,7 @@ def test_a_step_that_takes_longer_than_its_lease_keeps_it(engine: WireEngine, ru
     assert engine.count("status") == 1
 
 
-async def test_of_a_batch_each_execution_is_renewals_as_long_as_its_own_step(workflow: Workflow) -> None:
+async def test_of_a_batch_each_execution_is_renewed_as_long_as_its_own_step(workflow):
     """B8: one whose step broke off is free again though others, claimed with it, take their time."""
     for _ in range(2):
         await in_database(make_active, workflow, State.RUNNING)
@@ -114,7 +111,7 @@ async def test_of_a_batch_each_execution_is_renewals_as_long_as_its_own_step(wor
         assert not await in_database(is_held, quick)
 
 
-async def test_an_execution_is_renewals_until_the_last_of_its_steps_ends(running: Execution) -> None:
+async def test_an_execution_is_renewed_until_the_last_of_its_steps_ends(running):
     """B8."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     with renewing_lease(claimed.pk, holder=claimed.lease_holder):
@@ -124,7 +121,7 @@ async def test_an_execution_is_renewals_until_the_last_of_its_steps_ends(running
         await until(lambda: is_held(claimed), "it is renewed")
 
 
-async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running: Execution) -> None:
+async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running):
     """B8: the next one makes up for it."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     failed = threading.Event()
@@ -144,7 +141,7 @@ async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running: Exe
         await until(lambda: is_held(claimed), "it is renewed")
 
 
-async def test_whoever_waits_is_renewals_as_waiting(running: Execution) -> None:
+async def test_whoever_waits_is_renewed_as_waiting(running):
     """B8: and somebody else, who holds it without waiting, says nothing of that."""
     soon = timezone.now() + timedelta(seconds=10)
     await in_database(Execution.objects.update, awaited_until=soon)
@@ -158,7 +155,7 @@ async def test_whoever_waits_is_renewals_as_waiting(running: Execution) -> None:
             await until(lambda: read(claimed).awaited_until > soon, "it is renewed")
 
 
-async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> None:
+async def test_nothing_is_renewed_when_nothing_is_held(running):
     """E7: no task goes on by itself, and the next one that is held gets a new one."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     before = asyncio.all_tasks()
@@ -174,7 +171,7 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
 # The dead.
 
 
-def test_what_a_killed_process_held_goes_on_after_its_lease(engine: WireEngine, running: Execution) -> None:
+def test_what_a_killed_process_held_goes_on_after_its_lease(engine, running):
     """B8: not before."""
     engine.on_status = replies(200, completed())
     (claimed,) = claim_due_executions(limit=1)
@@ -194,12 +191,10 @@ async def begin_step(execution: Execution, gate: Gate) -> "asyncio.Task[None]":
     """A worker claims it and asks the engine, which keeps it waiting."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
     assert claimed.pk == execution.pk
-    step = asyncio.create_task(advance_and_release(claimed))
-    await gate.request()
-    return step
+    return await gate.keep(advance_and_release(claimed))
 
 
-async def test_an_old_answer_does_not_overwrite_a_newer_one(engine: WireEngine, running: Execution) -> None:
+async def test_an_old_answer_does_not_overwrite_a_newer_one(engine, running):
     """A8.3: nor does it give back the lease of whoever has it now."""
     gate = Gate(replies(200, status(progress=10)))
     engine.on_status = in_turn(gate, replies(200, status(progress=60)))
@@ -216,14 +211,11 @@ async def test_an_old_answer_does_not_overwrite_a_newer_one(engine: WireEngine, 
     assert (record.progress, record.polls, record.lease_holder) == (60, 1, holding.lease_holder)
 
 
-async def test_an_uneventful_answer_that_comes_late_changes_nothing(
-    engine: WireEngine, running: Execution
-) -> None:
+async def test_an_uneventful_answer_that_comes_late_changes_nothing(engine, running):
     """A8.3: the same for what is recorded for many at once."""
     await in_database(advance_due_executions)
     await in_database(let_pass, running, 60)
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     late = await begin_step(running, gate)
     taken = await in_database(take_over, running)
     before = await in_database(read, running)
@@ -236,9 +228,7 @@ async def test_an_uneventful_answer_that_comes_late_changes_nothing(
     assert record.next_attempt_at == before.next_attempt_at
 
 
-async def test_who_lost_the_lease_ends_no_run_that_others_still_follow(
-    engine: WireEngine, running: Execution
-) -> None:
+async def test_who_lost_the_lease_ends_no_run_that_others_still_follow(engine, running):
     """A7.4: "not found" for the fourth time, but the engine has found it for somebody else meanwhile."""
     await in_database(Execution.objects.update, not_found=3)
     gate = Gate(replies(404, {"error": "no such run"}))
@@ -253,10 +243,9 @@ async def test_who_lost_the_lease_ends_no_run_that_others_still_follow(
     assert (record.state, record.not_found, record.progress) == (State.RUNNING, 0, 60)
 
 
-async def test_the_end_of_a_run_counts_whoever_heard_of_it(engine: WireEngine, running: Execution) -> None:
+async def test_the_end_of_a_run_counts_whoever_heard_of_it(engine, running):
     """A8.4: what the engine says of it is true, with or without a lease."""
-    gate = Gate(replies(200, completed({"sum": 3})))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, completed({"sum": 3})))
     late = await begin_step(running, gate)
     await in_database(take_over, running)
 
@@ -273,8 +262,8 @@ async def test_the_end_of_a_run_counts_whoever_heard_of_it(engine: WireEngine, r
     ids=["refused", "not now"],
 )
 async def test_a_start_that_is_refused_late_does_not_end_the_run_that_another_started(
-    engine: WireEngine, keyed_workflow: Workflow, refusal: Any
-) -> None:
+    engine, keyed_workflow, refusal
+):
     """A6.2: two workers have sent the start with one key, and the second one's run is the one."""
     pending = await in_database(make_active, keyed_workflow, State.PENDING)
     first, second = Gate(refusal), Gate(replies(200, receipt()))
@@ -295,9 +284,7 @@ async def test_a_start_that_is_refused_late_does_not_end_the_run_that_another_st
     assert {request.key for request in engine.asked("start")} == {str(pending.pk)}
 
 
-async def test_who_lost_the_lease_before_the_start_does_not_start(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_who_lost_the_lease_before_the_start_does_not_start(engine, workflow):
     """A6.2: a process that was stopped between its claim and the start."""
     pending = await in_database(make_active, workflow, State.PENDING)
     (stopped,) = await in_database(claim_due_executions, limit=1)
@@ -310,7 +297,7 @@ async def test_who_lost_the_lease_before_the_start_does_not_start(
     assert (await in_database(read, pending)).state == State.RUNNING
 
 
-async def test_a_cancel_that_is_answered_late_changes_nothing(engine: WireEngine, running: Execution) -> None:
+async def test_a_cancel_that_is_answered_late_changes_nothing(engine, running):
     """A7.5: another worker has told the engine and seen the end of the run."""
     await in_database(running.request_cancel, "Alice")
     gate = Gate(replies(409, {"error": "it has ended"}))

@@ -1,13 +1,8 @@
 """What happens at the same moment at the limits."""
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 
-from catalogue.models import Workflow
 from executions.models import Execution, State
 from executions.queue import admit_queued
 from executions.starting import create_execution
@@ -20,6 +15,7 @@ from tests.executions.steps import (
     read,
     request_for,
 )
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -27,29 +23,8 @@ pytestmark = [
 ]
 
 
-def together(*steps: Callable[[], Any]) -> list[Any]:
-    """Run the steps at the same time, each on a connection of its own; what each returned."""
-    meeting, results = threading.Barrier(len(steps)), [None] * len(steps)
-
-    def run(number: int) -> None:
-        try:
-            meeting.wait()
-            results[number] = steps[number]()
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(steps))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
 @pytest.mark.parametrize("limit", LIMITS)
-def test_of_many_that_are_created_at_the_same_time_only_as_many_are_admitted(
-    limit: Callable[..., None], workflow: Workflow, configured: Any
-) -> None:
+def test_of_many_that_are_created_at_the_same_time_only_as_many_are_admitted(limit, workflow, configured):
     """B7: no two see the same place free. As several processes do: nothing of it is in their memory."""
     limit(workflow, configured)
     created = together(*[lambda: create_execution(request_for("report")) for _ in range(8)])
@@ -57,7 +32,7 @@ def test_of_many_that_are_created_at_the_same_time_only_as_many_are_admitted(
     assert Execution.objects.admitted().count() == 2
 
 
-def test_two_that_give_away_places_give_each_away_once(workflow: Workflow, configured: Any) -> None:
+def test_two_that_give_away_places_give_each_away_once(workflow, configured):
     """Two ends at once, or an end and the tick."""
     configured(max_concurrent_executions=3)
     for _ in range(6):
@@ -66,16 +41,14 @@ def test_two_that_give_away_places_give_each_away_once(workflow: Workflow, confi
     assert Execution.objects.admitted().count() == 3
 
 
-def test_one_that_comes_and_one_that_gets_a_place_do_not_share_it(
-    workflow: Workflow, configured: Any
-) -> None:
+def test_one_that_comes_and_one_that_gets_a_place_do_not_share_it(workflow, configured):
     configured(max_concurrent_executions=1)
     make_queued(workflow)
     together(admit_queued, lambda: create_execution(request_for("report", caller=BOB)))
     assert Execution.objects.admitted().count() == 1
 
 
-def test_a_cancel_and_a_place_at_the_same_moment_come_to_one_of_the_two(workflow: Workflow) -> None:
+def test_a_cancel_and_a_place_at_the_same_moment_come_to_one_of_the_two(workflow):
     queued = [make_queued(workflow) for _ in range(5)]
 
     def cancel_all() -> list[bool]:
@@ -90,7 +63,7 @@ def test_a_cancel_and_a_place_at_the_same_moment_come_to_one_of_the_two(workflow
     assert admitted == len(queued) - sum(cancelled)
 
 
-async def test_a_cancel_that_comes_after_the_place_is_not_lost(workflow: Workflow) -> None:
+async def test_a_cancel_that_comes_after_the_place_is_not_lost(workflow):
     """It read the row as queued; by then it is admitted, and has to be cancelled as such."""
     queued = await in_database(make_queued, workflow)
     stale = await in_database(read, queued)
@@ -100,7 +73,7 @@ async def test_a_cancel_that_comes_after_the_place_is_not_lost(workflow: Workflo
     assert (await in_database(read, queued)).run_id == ""
 
 
-def test_a_row_that_somebody_is_changing_holds_up_nobody(workflow: Workflow, configured: Any) -> None:
+def test_a_row_that_somebody_is_changing_holds_up_nobody(workflow, configured):
     """PostgreSQL: who waits for a row while it holds others may wait for ever."""
     if connection.vendor == "sqlite":
         pytest.skip("SQLite locks no rows")

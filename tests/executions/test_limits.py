@@ -13,14 +13,13 @@ from catalogue import exposure, product_settings
 from catalogue.actions.sources import change_source
 from catalogue.actions.workflows import override_workflow
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Source, Workflow
+from catalogue.models import Workflow
 from executions import starting
 from executions.models import Execution, State
 from executions.queue import admit_queued, limits_on, may_be_queued
 from executions.starting import create_execution, forget_admissions
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, until
-from tests.executions.held import HeldRuns
+from tests.executions.engines import completed, in_thread, until
 from tests.executions.queueing import (
     LIMITS,
     all_succeed,
@@ -53,8 +52,8 @@ pytestmark = [
 
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_no_more_run_at_a_time_than_a_limit_allows_and_all_get_their_result(
-    limit: Callable[..., None], runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
+    limit, runs, workflow, configured
+):
     """B7: further calls wait in the queue, and each place that becomes free is taken without any tick."""
     await in_database(limit, workflow, configured)
     called = calls(7)
@@ -68,9 +67,7 @@ async def test_no_more_run_at_a_time_than_a_limit_allows_and_all_get_their_resul
     assert (runs.peak, len(runs.arrived)) == (2, 7)
 
 
-async def test_the_narrowest_limit_decides(
-    runs: HeldRuns, workflow: Workflow, other_workflow: Workflow, configured: Any
-) -> None:
+async def test_the_narrowest_limit_decides(runs, workflow, other_workflow, configured):
     """B7: 3 of the source, of these 1 of the workflow, though the caller may have 4 and the product 5."""
     configured(max_concurrent_executions=5, max_concurrent_per_caller=4)
     await in_database(change_source, workflow.source, max_concurrent=3)
@@ -88,9 +85,7 @@ async def test_the_narrowest_limit_decides(
     assert runs.peak == 3
 
 
-async def test_a_full_workflow_holds_up_nobody_who_does_not_want_it(
-    runs: HeldRuns, workflow: Workflow, other_workflow: Workflow
-) -> None:
+async def test_a_full_workflow_holds_up_nobody_who_does_not_want_it(runs, workflow, other_workflow):
     """B7: also the same caller's call of something else goes past the queue."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     called = [await hold_one(runs), await queue_up("second")]
@@ -103,9 +98,7 @@ async def test_a_full_workflow_holds_up_nobody_who_does_not_want_it(
     assert await all_succeed(called)
 
 
-async def test_a_run_that_goes_on_without_its_caller_keeps_its_place(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_run_that_goes_on_without_its_caller_keeps_its_place(engine, workflow):
     """What counts is what runs at the engine, whoever waits for it."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     running = await call("report", {"call": 1}, seconds=0)
@@ -123,17 +116,7 @@ async def test_a_run_that_goes_on_without_its_caller_keeps_its_place(
     assert (await until(lambda: read(admitted).run_id)) and engine.count("start") == 2
 
 
-async def test_an_unconfirmed_start_takes_no_place(runs: HeldRuns, workflow: Workflow) -> None:
-    """Nobody knows if there is a run, and it may stay like that for days."""
-    await in_database(lambda: override_workflow(workflow, max_concurrent=1))
-    await in_database(make_active, workflow, State.UNCONFIRMED)
-    (called,) = calls(1)
-    await asyncio.to_thread(runs.wait_for, 1)
-    runs.end_all()
-    assert (await called).succeeded
-
-
-async def test_a_changed_limit_counts_without_a_restart(runs: HeldRuns, workflow: Workflow) -> None:
+async def test_a_changed_limit_counts_without_a_restart(runs, workflow):
     """B4: raised, it lets in who waits at the next tick; lowered, it holds for the next call."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     called = [await hold_one(runs), await queue_up("second")]
@@ -153,7 +136,7 @@ async def test_a_changed_limit_counts_without_a_restart(runs: HeldRuns, workflow
     assert await all_succeed(called)
 
 
-async def test_what_another_process_ended_is_noticed_by_the_tick(runs: HeldRuns, workflow: Workflow) -> None:
+async def test_what_another_process_ended_is_noticed_by_the_tick(runs, workflow):
     """The net: a process that knows nothing of the queue passes its place on within a second."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     elsewhere = await in_database(make_active, workflow, State.RUNNING)
@@ -172,9 +155,7 @@ async def test_what_another_process_ended_is_noticed_by_the_tick(runs: HeldRuns,
 
 
 @pytest.mark.usefixtures("quick_looks")
-async def test_a_waiter_learns_of_the_place_that_another_process_gave_it(
-    runs: HeldRuns, workflow: Workflow
-) -> None:
+async def test_a_waiter_learns_of_the_place_that_another_process_gave_it(runs, workflow):
     """It looks at the database itself, once a second for all who wait in the queue here."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
     elsewhere = await in_database(make_active, workflow, State.RUNNING)
@@ -200,9 +181,7 @@ def statements_of(create: Callable[[], Any]) -> list[str]:
     return [query["sql"].split()[0] for query in captured.captured_queries]
 
 
-def test_only_near_a_limit_is_anything_counted(
-    workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_near_a_limit_is_anything_counted(workflow, configured, monkeypatch):
     """E7: half of the limit away, a call costs nothing more; nearer, it takes its turn and counts."""
     for remembering in (starting, product_settings, exposure):
         monkeypatch.setattr(remembering, "MAX_AGE_SECONDS", 3600)
@@ -218,7 +197,7 @@ def test_only_near_a_limit_is_anything_counted(
     assert [len(kind) > len(writes) for kind in kinds] == [True, False, False, True, True]
 
 
-def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workflow, configured: Any) -> None:
+def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow, configured):
     configured(max_concurrent_executions=1)
     for state in (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT, State.UNCONFIRMED):
         make_execution(workflow, state=state)
@@ -227,7 +206,7 @@ def test_the_states_that_take_no_place_are_left_out_of_the_count(workflow: Workf
     assert create_execution(request_for("report")).is_queued
 
 
-def test_numbers_that_are_remembered_are_those_that_are_counted(source: Source, workflow: Workflow) -> None:
+def test_numbers_that_are_remembered_are_those_that_are_counted(source, workflow):
     """The look at everything and the count of one agree, for every kind of room."""
     from executions.queue import has_room, read_occupancy
 

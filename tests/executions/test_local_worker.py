@@ -2,20 +2,18 @@
 
 import pytest
 
-from catalogue.models import DiscoveryRun, Workflow
+from catalogue.models import DiscoveryRun
 from executions.local_worker import LocalWorker, note_worker, stand_in
 from executions.models import State, WorkerPresence
 from executions.wakeups import stands_in_for_workers
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, wait_until
+from tests.executions.engines import completed, wait_until
 from tests.executions.steps import make_active, read
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.local_worker")]
 
 
-def test_it_lists_at_its_start_follows_what_is_due_and_leaves_nothing_behind(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_it_lists_at_its_start_follows_what_is_due_and_leaves_nothing_behind(engine, workflow):
     """A1.1, A7.1, E8."""
     engine.on_status = replies(200, completed({"sum": 3}))
     execution = make_active(workflow, State.RUNNING)
@@ -32,9 +30,7 @@ def test_it_lists_at_its_start_follows_what_is_due_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("is_followed", [False, True], ids=["alone", "followed"])
-def test_it_leaves_its_place_at_its_end_but_not_that_of_a_process_that_has_followed_it(
-    is_followed: bool,
-) -> None:
+def test_it_leaves_its_place_at_its_end_but_not_that_of_a_process_that_has_followed_it(is_followed):
     """E8."""
     worker = LocalWorker()
     worker.begin()
@@ -46,7 +42,7 @@ def test_it_leaves_its_place_at_its_end_but_not_that_of_a_process_that_has_follo
     assert stand_in("a third one") != is_followed
 
 
-def test_where_a_worker_lives_it_does_nothing(engine: WireEngine, workflow: Workflow) -> None:
+def test_where_a_worker_lives_it_does_nothing(engine, workflow):
     """E8."""
     note_worker()
     execution = make_active(workflow, State.RUNNING)

@@ -12,7 +12,7 @@ from executions.models.lifecycle import StartRequest
 from executions.runner.start import LOOKING_UP, MIN_LOOKS
 from executions.starting import prepare_execution
 from tests import plain_http
-from tests.connectors.scripted import Behaviour, Received, replies, sends_and_hangs_up
+from tests.connectors.scripted import Received, replies, sends_and_hangs_up
 from tests.executions.engines import (
     RUN_ID,
     WORKFLOW_ID,
@@ -96,24 +96,8 @@ def relayed_countdown(wire: WireEngine, engine: ExampleEngine) -> Workflow:
     return make_workflow(source, upstream_id="1003", name="countdown")
 
 
-@pytest.mark.usefixtures("quick_repeats")
-async def test_a_run_whose_start_was_cut_off_after_it_was_sent_is_found_and_its_result_returned(
-    engine: WireEngine, forgetful_engine: ExampleEngine
-) -> None:
-    """B8, A7.1: the waiting caller gets the result; by the engine's own record there is one run."""
-    await in_database(relayed_countdown, engine, forgetful_engine)
-
-    execution = await call("countdown", {"seconds": 0.1, "message": "tea"})
-
-    assert execution.succeeded
-    (run,) = forgetful_engine.runs(idempotency_key=str(execution.pk))
-    assert run["run_id"] == execution.run_id
-    assert engine.count("start") == 1
-    assert "looked_up" in await in_database(timeline, execution)
-
-
 @pytest.mark.parametrize("sent", [False, True], ids=["before it sent", "after it sent"])
-def test_a_killed_start_is_looked_up(engine: WireEngine, forgetful_engine: ExampleEngine, sent: bool) -> None:
+def test_a_killed_start_is_looked_up(engine, forgetful_engine, sent):
     """B8: never a second run, whenever the process was killed, and nobody has to find out."""
     workflow = relayed_countdown(engine, forgetful_engine)
     execution = killed_while_starting(workflow, seconds=0)
@@ -135,24 +119,6 @@ def start_by_hand(engine: ExampleEngine, execution: Execution) -> None:
     ).raise_for_status()
 
 
-@pytest.mark.usefixtures("quick_repeats")
-async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_start_arrives(
-    engine: WireEngine, example_engine: ExampleEngine, configured: Any
-) -> None:
-    """B8, A7.1: every repeat reaches it as well; there is one run, and the caller gets its result."""
-    configured(retry_attempts=2)
-    workflow = await in_database(relayed_countdown, engine, example_engine)
-    workflow.source.config |= {"idempotency_header": "Idempotency-Key"}
-    await in_database(workflow.source.save)
-
-    execution = await call("countdown", {"seconds": 0.1, "message": "tea"})
-
-    assert execution.succeeded
-    (run,) = example_engine.runs(idempotency_key=str(execution.pk))
-    assert run["run_id"] == execution.run_id
-    assert engine.count("start") == 3
-
-
 # What the engine says, on the wire.
 
 
@@ -161,8 +127,8 @@ async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_s
     ids=["hangs up", "500", "names no run"],
 )  # fmt: skip
 async def test_a_start_of_unknown_outcome_is_looked_up_instead_of_left_to_a_human(
-    engine: WireEngine, workflow: Workflow, behaviour: Behaviour
-) -> None:
+    engine, workflow, behaviour
+):
     """A run that turns up at the second look is followed to its end."""
     engine.on_start, engine.on_status = behaviour, replies(200, completed())
     engine.on_lookup = in_turn(NONE, FOUND)
@@ -176,19 +142,7 @@ async def test_a_start_of_unknown_outcome_is_looked_up_instead_of_left_to_a_huma
     assert engine.asked("start")[0].key == str(execution.pk)
 
 
-def test_what_the_engine_said_to_a_start_that_did_not_happen_is_kept(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """A8.4: for the operator, whatever the lookup finds."""
-    engine.on_start, engine.on_lookup = replies(500, {"error": "The kettle is gone."}), NONE
-    record = look(make_execution(workflow, state=State.PENDING), 5)
-    assert (record.state, record.run_id) == (State.FAILED, "")
-    assert record.payload.start_answer["answer"] == "The kettle is gone."
-
-
-def test_a_run_that_has_ended_by_the_time_it_is_found_gives_its_result(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_run_that_has_ended_by_the_time_it_is_found_gives_its_result(engine, workflow):
     """A8.4: the lookup's answer has the whole status."""
     engine.on_lookup = replies(200, completed({"sum": 3}) | {"run_id": RUN_ID})
     record = look(killed_while_starting(workflow))
@@ -197,8 +151,8 @@ def test_a_run_that_has_ended_by_the_time_it_is_found_gives_its_result(
 
 
 def test_a_start_that_the_engine_has_no_run_for_is_given_up_after_a_minute_and_several_looks(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+    engine, workflow
+):
     """Not before: it may still be on its way. Then it has failed, and says that a new call is safe."""
     execution = killed_while_starting(workflow)
     engine.on_lookup = NONE
@@ -216,9 +170,7 @@ def test_a_start_that_the_engine_has_no_run_for_is_given_up_after_a_minute_and_s
     assert engine.count("start") == 0
 
 
-def test_one_answer_of_an_engine_that_was_away_is_not_believed_at_once(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_one_answer_of_an_engine_that_was_away_is_not_believed_at_once(engine, workflow):
     """It may not have caught up: only several answers in a row count."""
     execution = killed_while_starting(workflow)
     engine.on_lookup = in_turn(HANGS_UP, HANGS_UP, HANGS_UP, NONE)
@@ -227,7 +179,7 @@ def test_one_answer_of_an_engine_that_was_away_is_not_believed_at_once(
     assert look(execution).state == State.FAILED
 
 
-def test_looks_are_spaced_by_growing_pauses(engine: WireEngine, workflow: Workflow) -> None:
+def test_looks_are_spaced_by_growing_pauses(engine, workflow):
     """An engine in trouble is not asked every second."""
     execution = killed_while_starting(workflow)
     engine.on_lookup = NONE
@@ -257,8 +209,8 @@ def test_looks_are_spaced_by_growing_pauses(engine: WireEngine, workflow: Workfl
     ids=["silent", "refuses", "says nothing", "several", "another's"],
 )
 def test_a_lookup_that_leaves_it_open_goes_on_until_the_deadline_and_is_then_left_to_a_human(
-    engine: WireEngine, workflow: Workflow, lookup: Behaviour
-) -> None:
+    engine, workflow, lookup
+):
     """What is no clear "there is none" must never pass for one."""
     engine.on_lookup = lookup
     execution = killed_while_starting(workflow)
@@ -269,15 +221,13 @@ def test_a_lookup_that_leaves_it_open_goes_on_until_the_deadline_and_is_then_lef
     assert "the engine does not report it" in record.error
 
 
-def test_a_404_says_that_there_is_no_run(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_404_says_that_there_is_no_run(engine, workflow):
     """Engines that answer a lookup with one run have no empty list."""
     engine.on_lookup = replies(404, {"error": "no such key"})
     assert look(killed_while_starting(workflow), 5).state == State.FAILED
 
 
-def test_a_lookup_that_does_not_even_find_a_run_that_there_is_is_not_believed(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_lookup_that_does_not_even_find_a_run_that_there_is_is_not_believed(engine, workflow):
     """A mistake in the lookup path must not call a start failed that was not, and have it called again."""
     engine.on_lookup = replies(404, {"error": "no such path"})
     known = make_execution(workflow, run_id="run-1")
@@ -287,9 +237,7 @@ def test_a_lookup_that_does_not_even_find_a_run_that_there_is_is_not_believed(
 
 
 @pytest.mark.databases("executions.runner.start")
-def test_a_lookup_that_finds_another_run_is_believed_when_it_finds_none(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_lookup_that_finds_another_run_is_believed_when_it_finds_none(engine, workflow):
     """The engine is asked for the known run only once, before what it says is believed."""
     known = make_execution(workflow, run_id="run-1")
 
@@ -301,7 +249,7 @@ def test_a_lookup_that_finds_another_run_is_believed_when_it_finds_none(
     assert sum(str(known.pk) in asked.received.target for asked in engine.asked("runs")) == 1
 
 
-def test_a_short_timeout_does_not_shorten_the_look(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_short_timeout_does_not_shorten_the_look(engine, workflow):
     """A7.2: the run may be there though its time is up; then it is cancelled like any other."""
     engine.on_lookup = in_turn(NONE, FOUND)
     execution = killed_while_starting(workflow)
@@ -313,9 +261,7 @@ def test_a_short_timeout_does_not_shorten_the_look(engine: WireEngine, workflow:
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_a_start_that_is_looked_up_can_be_cancelled(
-    engine: WireEngine, workflow: Workflow, found: bool
-) -> None:
+def test_a_start_that_is_looked_up_can_be_cancelled(engine, workflow, found):
     """A7.5: the run is cancelled as soon as it is found; where there is none, that is the end of it."""
     engine.on_lookup = FOUND if found else NONE
     engine.on_status = in_turn(replies(200, completed() | {"status": "CANCELLED"}))
@@ -333,9 +279,7 @@ def test_a_start_that_is_looked_up_can_be_cancelled(
     [lambda e: reconfigure(Source.objects.get()), lambda e: Workflow.objects.get().delete()],
     ids=["source changed", "deleted"],
 )
-def test_what_was_sent_with_other_settings_is_not_looked_up(
-    engine: WireEngine, workflow: Workflow, change: Any
-) -> None:
+def test_what_was_sent_with_other_settings_is_not_looked_up(engine, workflow, change):
     """Another engine has none of our runs, and saying so would be a lie."""
     execution = killed_while_starting(workflow)
     change(execution)
@@ -344,9 +288,7 @@ def test_what_was_sent_with_other_settings_is_not_looked_up(
     assert engine.requests == []
 
 
-def test_a_source_that_was_switched_off_is_still_asked_what_became_of_a_start(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_source_that_was_switched_off_is_still_asked_what_became_of_a_start(engine, workflow):
     """A4.4: asking starts nothing, and runs that are under way are followed too."""
     engine.on_lookup, engine.on_status = FOUND, replies(200, completed())
     execution = killed_while_starting(workflow)
@@ -358,9 +300,7 @@ def test_a_source_that_was_switched_off_is_still_asked_what_became_of_a_start(
 
 
 @pytest.mark.usefixtures("quick_repeats")
-async def test_a_start_is_looked_up_once_its_repeats_are_used_up(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+async def test_a_start_is_looked_up_once_its_repeats_are_used_up(engine, keyed_workflow):
     """A7.2, B8: the engine ran it and says so; nobody has to find out."""
     engine.on_lookup, engine.on_status = in_turn(NONE, FOUND), replies(200, completed())
 
@@ -371,7 +311,7 @@ async def test_a_start_is_looked_up_once_its_repeats_are_used_up(
     assert {request.key for request in engine.asked("start")} == {str(execution.pk)}
 
 
-def test_a_start_that_is_looked_up_is_never_sent_again(engine: WireEngine, keyed_workflow: Workflow) -> None:
+def test_a_start_that_is_looked_up_is_never_sent_again(engine, keyed_workflow):
     """B8: also not after a process was killed meanwhile: a run could begin that was said not to exist."""
     engine.on_lookup = NONE
     execution = look(killed_while_starting(keyed_workflow), 3, every=61)
@@ -387,9 +327,7 @@ def test_a_start_that_is_looked_up_is_never_sent_again(engine: WireEngine, keyed
 
 
 @pytest.mark.parametrize("ended_by", ["cancel", "deadline", "disabled"])
-def test_a_start_that_may_not_be_repeated_is_looked_up(
-    engine: WireEngine, keyed_workflow: Workflow, ended_by: str
-) -> None:
+def test_a_start_that_may_not_be_repeated_is_looked_up(engine, keyed_workflow, ended_by):
     """A7.5: its run is found, and cancelled where it is to end."""
     engine.on_lookup = FOUND
     engine.on_status = in_turn(replies(200, completed() | {"status": "CANCELLED"}))
@@ -408,9 +346,7 @@ def test_a_start_that_may_not_be_repeated_is_looked_up(
     assert (engine.count("start"), engine.count("cancel")) == (0, ended_by != "disabled")
 
 
-def test_a_known_run_that_the_engine_has_forgotten_does_not_make_its_answer_worthless(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_known_run_that_the_engine_has_forgotten_does_not_make_its_answer_worthless(engine, workflow):
     """Engines keep runs for a while: that one is gone says nothing of how well others are found."""
     engine.on_lookup, engine.on_status = NONE, replies(404, {"error": "no such run"})
     make_execution(workflow, run_id="run-1")
@@ -420,15 +356,12 @@ def test_a_known_run_that_the_engine_has_forgotten_does_not_make_its_answer_wort
 # Races.
 
 
-async def test_an_answer_that_comes_while_it_is_looked_up_is_the_same_run(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_an_answer_that_comes_while_it_is_looked_up_is_the_same_run(engine, workflow):
     """A process that was stopped for too long: it is answered, while a worker has found the run already."""
     gate = Gate(replies(200, receipt()))
     engine.on_start, engine.on_lookup = gate, FOUND
     engine.on_status = replies(200, completed())
-    waiting = asyncio.create_task(call("report"))
-    await gate.request()
+    waiting = await gate.keep(call("report"))
     execution = await in_database(only)
     await in_database(expire_lease, execution)
     await in_thread(look, execution)
@@ -442,14 +375,13 @@ async def test_an_answer_that_comes_while_it_is_looked_up_is_the_same_run(
 
 @pytest.mark.databases("executions.runner.start")
 async def test_a_look_that_is_answered_after_somebody_else_has_found_the_run_changes_nothing(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+    engine, workflow
+):
     """The lease ran out during a look; "there is none" is old by the time it is heard."""
     gate = Gate(NONE)
     engine.on_lookup, engine.on_status = in_turn(gate, FOUND), replies(200, completed())
     execution = await in_database(killed_while_starting, workflow)
-    slow = asyncio.create_task(in_thread(advance_due_executions))
-    await gate.request()
+    slow = await gate.keep(in_thread(advance_due_executions))
     await in_database(expire_lease, execution)
     await in_thread(advance_due_executions)
     assert (await in_database(read, execution)).run_id == RUN_ID
@@ -461,9 +393,7 @@ async def test_a_look_that_is_answered_after_somebody_else_has_found_the_run_cha
     assert await in_database(told, execution, "failed") == []
 
 
-async def test_cancelling_while_it_is_looked_up_is_noted_and_the_look_comes_at_once(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_cancelling_while_it_is_looked_up_is_noted_and_the_look_comes_at_once(engine, workflow):
     """A7.5."""
     engine.on_lookup, engine.on_status = (
         in_turn(NONE, FOUND),

@@ -1,18 +1,15 @@
 """What goes in comes out: odd characters, odd numbers, and payloads that are too large."""
 
 import json
-from typing import Any
 
 import pytest
 
-from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState, Started
 from executions.models import Execution, State
 from executions.reading import describe_execution
-from executions.refusals import InvalidArguments
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, receipt, status
+from tests.executions.engines import completed, receipt, status
 from tests.executions.steps import advance_due_executions, call, make_active, payload_of, read, told
 from tests.factories import make_execution
 
@@ -35,7 +32,7 @@ ODD = {
 HALF_AN_EMOJI = "cut off: \ud83c"
 
 
-def test_whatever_an_engine_answers_is_kept_as_it_was(engine: WireEngine, workflow: Workflow) -> None:
+def test_whatever_an_engine_answers_is_kept_as_it_was(engine, workflow):
     """B3, A2.3: on both databases, in the record and in what the caller gets."""
     answer = completed(ODD) | receipt() | {"odd": ODD}
     engine.on_start = replies(200, json.dumps(answer))
@@ -50,25 +47,14 @@ def test_whatever_an_engine_answers_is_kept_as_it_was(engine: WireEngine, workfl
     assert engine.asked("start")[0].received.json["input"] == ODD
 
 
-def test_half_a_character_in_the_arguments_is_refused_and_not_sent(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """A2.2, A2.5: what the caller gave is what the engine gets, or it gets nothing."""
-    with pytest.raises(InvalidArguments, match="- /text: contains half of a surrogate pair"):
-        run_in_background_loop(call("report", {"text": HALF_AN_EMOJI}))
-    assert engine.requests == []
-
-
-def test_half_a_character_in_an_answer_becomes_a_question_mark(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_half_a_character_in_an_answer_becomes_a_question_mark(engine, workflow):
     """A text that was cut inside an emoji: nothing could send it on."""
     engine.on_start = replies(200, json.dumps(completed({"text": HALF_AN_EMOJI}) | receipt()))
     returned = run_in_background_loop(call("report"))
     assert payload_of(returned).output == {"text": "cut off: ?"}
 
 
-def test_odd_characters_in_words_of_the_engine_are_recorded(engine: WireEngine, workflow: Workflow) -> None:
+def test_odd_characters_in_words_of_the_engine_are_recorded(engine, workflow):
     """A7.3, A7.4: in progress, errors and events, which are text columns."""
     odd = "no\x00 paper \u202e" + HALF_AN_EMOJI
     running = make_active(workflow, State.RUNNING)
@@ -83,7 +69,7 @@ def test_odd_characters_in_words_of_the_engine_are_recorded(engine: WireEngine, 
     assert "no  paper" in read(failing).error
 
 
-def test_the_record_takes_odd_words_from_any_connector() -> None:
+def test_the_record_takes_odd_words_from_any_connector():
     """Connectors to come may be less careful than the one that there is."""
     odd = "no\x00 paper " + HALF_AN_EMOJI
     snapshot = RunSnapshot(
@@ -99,9 +85,7 @@ def test_the_record_takes_odd_words_from_any_connector() -> None:
 
 
 @pytest.mark.parametrize("state", ["completed", "failed"])
-def test_an_answer_beyond_the_limit_is_cut_and_the_record_says_so(
-    engine: WireEngine, workflow: Workflow, configured: Any, state: str
-) -> None:
+def test_an_answer_beyond_the_limit_is_cut_and_the_record_says_so(engine, workflow, configured, state):
     """E6, B3: what is left out is named with its size; the execution ends as it ended."""
     configured(max_payload_bytes=1024)
     large = {"text": "x" * 2000}
@@ -121,7 +105,7 @@ def test_an_answer_beyond_the_limit_is_cut_and_the_record_says_so(
     assert f"{cut['output']} bytes exceeds the limit of 1024" in told(execution, "cut")[0]
 
 
-def test_what_was_cut_earlier_stays_named(configured: Any) -> None:
+def test_what_was_cut_earlier_stays_named(configured):
     """B3: the start's answer and the output, recorded at different times."""
     configured(max_payload_bytes=1024)
     large = {"text": "x" * 2000}
@@ -132,7 +116,7 @@ def test_what_was_cut_earlier_stays_named(configured: Any) -> None:
     assert [entry["payload"] for entry in execution.payload.cut] == ["start_answer", "output"]
 
 
-def test_a_large_result_is_kept_out_of_the_rows_that_lists_read() -> None:
+def test_a_large_result_is_kept_out_of_the_rows_that_lists_read():
     """B7: no column of an execution holds a payload."""
     columns = {field.name for field in Execution._meta.get_fields() if field.concrete}
     assert not columns & {"input", "output", "start_answer", "status_answer"}

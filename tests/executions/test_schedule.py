@@ -46,9 +46,7 @@ def next_poll_of_new_run(engine: WireEngine, workflow: Workflow, *, age: float =
     return (found.next_attempt_at - found.started_at).total_seconds()
 
 
-def test_the_poll_comes_when_runs_of_this_workflow_usually_are_over(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_the_poll_comes_when_runs_of_this_workflow_usually_are_over(engine, workflow):
     """B2, issue 15."""
     other = make_workflow(workflow.source, name="other", upstream_id="other")
     finish_runs(engine, workflow, seconds=8, found_after=11)
@@ -56,21 +54,19 @@ def test_the_poll_comes_when_runs_of_this_workflow_usually_are_over(
     assert next_poll_of_new_run(engine, other, age=2) == pytest.approx(7, abs=0.5)
 
 
-def test_between_two_polls_of_a_run_the_engines_minimum_holds(engine: WireEngine, workflow: Workflow) -> None:
+def test_between_two_polls_of_a_run_the_engines_minimum_holds(engine, workflow):
     """B2."""
     finish_runs(engine, workflow, seconds=8, found_after=11)
     assert next_poll_of_new_run(engine, workflow, age=7.9) >= 8.9
 
 
-def test_progress_is_looked_at_before_the_end_can_be_expected(engine: WireEngine, workflow: Workflow) -> None:
+def test_progress_is_looked_at_before_the_end_can_be_expected(engine, workflow):
     """A7.3, issue 15."""
     finish_runs(engine, workflow, seconds=200, found_after=205)
     assert next_poll_of_new_run(engine, workflow, age=40) == pytest.approx(65, abs=2)
 
 
-def test_of_an_engine_without_times_the_end_is_found_earlier_with_each_run(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_of_an_engine_without_times_the_end_is_found_earlier_with_each_run(engine, workflow):
     """Issue 15: a run that is over at its first poll may have been so for long."""
     ages = []
     for found_after, runs in ((8.0, 5), (4.0, 20)):
@@ -80,9 +76,7 @@ def test_of_an_engine_without_times_the_end_is_found_earlier_with_each_run(
     assert ages[1] < ages[0]
 
 
-def test_a_poll_that_came_too_early_is_not_repeated_with_the_next_run(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_poll_that_came_too_early_is_not_repeated_with_the_next_run(engine, workflow):
     """Issue 15: one run that took longer is news at once, however many are remembered."""
     finish_runs(engine, workflow, seconds=0, found_after=8, runs=20)
     longer = make_active(workflow, State.RUNNING, run_id="run-1")
@@ -97,9 +91,7 @@ def test_a_poll_that_came_too_early_is_not_repeated_with_the_next_run(
 
 
 @pytest.mark.parametrize(("seconds", "earliest", "latest"), [(0.005, 0.005, 0.02), (0.05, 0.05, 0.15)])
-def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(
-    seconds: float, earliest: float, latest: float
-) -> None:
+def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(seconds, earliest, latest):
     """Issue 15: a poll that comes too early costs a second, and shows that the others were not that short."""
     runs = LatestRuns()
     for _ in range(60):
@@ -108,7 +100,7 @@ def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(
     assert earliest <= (runs.pause(0.0, shortest=1.0) or 0.0) <= latest
 
 
-def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine, workflow):
     """C5."""
     finish_runs(engine, workflow, seconds=200, found_after=205)
     engine.on_status = replies(200, status())
@@ -131,9 +123,7 @@ def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine: WireEngine, w
         ([600.0] * 50 + [602.0] * 50, 590.0, 602.0),
     ],
 )
-def test_the_age_of_the_next_poll_follows_the_durations(
-    durations: list[float], age: float, expected: float | None
-) -> None:
+def test_the_age_of_the_next_poll_follows_the_durations(durations, age, expected):
     """B2, issue 15: half a second matters to a run of one second, two do not to one of ten minutes."""
     runs = LatestRuns()
     for duration in durations:

@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
 
 from catalogue.models import Source
-from connectors.temporal.config import TemporalConfig
 from connectors.testing import eventually, free_port
-from executions.models import Execution, State
+from executions.models import Execution
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.executions.engines import PATIENCE_SECONDS, in_thread, until
 from tests.executions.steps import (
-    advance_due_executions,
     call,
     in_database,
     only,
-    reach_deadline,
-    read,
     timeline,
 )
 from tests.processes import end_group
@@ -81,19 +76,12 @@ def source_of(temporal: Engine, **settings: Any) -> Source:
     return make_temporal_source(temporal.server, **settings)
 
 
-def set_patience(source: Source, seconds: float) -> None:
-    source.config |= {"timeout_seconds": seconds}
-    source.save()
-
-
 async def runs_of(temporal: Engine, execution: Execution) -> int:
     client = await temporal.server.client()
     return (await client.count_workflows(f"WorkflowId = '{execution.pk}'")).count
 
 
-async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
-    temporal: Engine, configured: Any
-) -> None:
+async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(temporal, configured):
     """A7.2, B8: repeats are used up, and then the service is asked what it has."""
     configured(retry_attempts=1)
     with gateway_to(temporal.server.address) as gateway:
@@ -107,8 +95,8 @@ async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
 
 @pytest.mark.parametrize("outage", ["frozen", "killed"])
 async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_is_back(
-    temporal: Engine, configured: Any, outage: str
-) -> None:
+    temporal, configured, outage
+):
     """A7.2, B8: the answer to the start was lost, and every repeat met a service that was not there."""
     configured(retry_attempts=1)
     down, up = (temporal.freeze, temporal.thaw) if outage == "frozen" else (temporal.kill, temporal.bring_up)
@@ -129,81 +117,3 @@ async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_
 
 
 # A run whose timeout has passed.
-
-
-async def running(tool: str) -> Execution:
-    """One whose run the service has, and that nobody waits for.
-
-    A busy service may lose the answer to the start: then a worker's tick repeats it.
-    """
-    execution = await call(tool, seconds=0)
-
-    def tick() -> bool:
-        advance_due_executions()
-        record = read(execution)
-        return bool(record.run_id) and not record.lease_holder
-
-    await until(tick)
-    return execution
-
-
-async def ended(execution: Execution) -> Execution:
-    """By the ticks of a worker."""
-
-    def tick() -> Execution | None:
-        advance_due_executions()
-        record = read(execution)
-        return record if record.is_settled else None
-
-    record: Execution = await until(tick)
-    return record
-
-
-async def status_of(temporal: Engine, execution: Execution) -> WorkflowExecutionStatus | None:
-    client = await temporal.server.client()
-    return (await client.get_workflow_handle(str(execution.pk)).describe()).status
-
-
-@pytest.mark.parametrize(
-    ("tool", "grace", "word", "status"),
-    [
-        ("Lasting", 10, "cancelled", WorkflowExecutionStatus.CANCELED),
-        ("Stubborn", 0.5, "terminated", WorkflowExecutionStatus.TERMINATED),
-    ],
-)
-async def test_a_run_whose_timeout_has_passed_is_recorded_as_temporal_ends_it(
-    temporal: Engine, tool: str, grace: float, word: str, status: WorkflowExecutionStatus
-) -> None:
-    """A7.2, A7.5: also where it does not follow its cancellation, and is terminated after its grace."""
-    await in_thread(lambda: source_of(temporal, cancel_grace_seconds=grace))
-    execution = await running(tool)
-    await in_database(reach_deadline, execution)
-
-    record = await ended(execution)
-
-    assert record.state == State.TIMED_OUT
-    assert record.error == f"It took longer than its timeout of 300 s and was {word} at the engine."
-    assert await status_of(temporal, execution) == status
-
-
-async def test_a_run_whose_timeout_passes_while_the_service_is_frozen_is_cancelled_when_it_goes_on(
-    temporal: Engine,
-) -> None:
-    """A7.5: nobody could tell it in time; it is told within the grace."""
-    source = await in_thread(lambda: source_of(temporal))
-    patience = TemporalConfig.model_fields["timeout_seconds"].default
-    execution = await running("Lasting")
-    await in_thread(temporal.freeze)
-    try:
-        await in_thread(set_patience, source, SHORT)
-        await in_database(reach_deadline, execution)
-        await in_thread(advance_due_executions)
-        assert (await in_database(read, execution)).poll_problem
-    finally:
-        temporal.thaw()
-    await in_thread(set_patience, source, patience)
-
-    record = await ended(execution)
-
-    assert record.state == State.TIMED_OUT and "was cancelled at the engine" in record.error
-    assert await status_of(temporal, execution) == WorkflowExecutionStatus.CANCELED

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from catalogue.models import Workflow
@@ -116,7 +115,7 @@ def run_of(workflow: Workflow, **fields: Any) -> Execution:
         (replies(200, "", content_type="text/csv"), ""),
     ],
 )
-def test_text_is_a_result(tea: Tea, answer: Behaviour, output: Any) -> None:
+def test_text_is_a_result(tea, answer, output):
     tea.on_result = answer
     ended = followed(run_of(of(tea)))
     assert (ended.state, ended.error, ended.payload.output) == (State.COMPLETED, "", output)
@@ -146,9 +145,7 @@ def test_text_is_a_result(tea: Tea, answer: Behaviour, output: Any) -> None:
         (sends(SHORT), ""),  # And no more
     ],
 )
-def test_a_completed_run_is_completed_whatever_becomes_of_its_result(
-    tea: Tea, answer: Behaviour, words: str
-) -> None:
+def test_a_completed_run_is_completed_whatever_becomes_of_its_result(tea, answer, words):
     tea.on_result = answer
     ended = followed(run_of(of(tea)))
     assert ended.state == State.COMPLETED and ended.payload.output is None
@@ -164,7 +161,7 @@ def test_a_completed_run_is_completed_whatever_becomes_of_its_result(
 
 
 @pytest.mark.parametrize("declared", ["not_found: missing", "refused: missing"])
-def test_an_error_that_a_success_reports_names_its_request_too(tea: Tea, declared: str) -> None:
+def test_an_error_that_a_success_reports_names_its_request_too(tea, declared):
     tea.on_result = replies(200, {"missing": "the shelf"})
     step = f"{{get: '/runs/{{run_id}}/result', query: {{a: b}}, {declared}, output: '@'}}"
     ended = followed(run_of(of(tea, f"result: {step}\n")))
@@ -172,9 +169,7 @@ def test_an_error_that_a_success_reports_names_its_request_too(tea: Tea, declare
 
 
 @pytest.mark.parametrize(("state", "part"), [("done", "result"), ("broken", "failure"), ("stopped", "logs")])
-def test_a_state_is_not_lost_for_a_slow_second_request(
-    tea: Tea, monkeypatch: pytest.MonkeyPatch, state: str, part: str
-) -> None:
+def test_a_state_is_not_lost_for_a_slow_second_request(tea, monkeypatch, state, part):
     """A poll that took longer than a poll may would be repeated until the run's timeout."""
     monkeypatch.setattr("connectors.http_job.connector.DETAILS_SECONDS", 0.1)
     tea.on_status, tea.on_result = replies(200, {"state": state}), sends(SHORT)
@@ -184,7 +179,7 @@ def test_a_state_is_not_lost_for_a_slow_second_request(
 
 
 @pytest.mark.parametrize("hiccup", [BUSY, NOT_FOUND, replies(500), replies(408), sends_and_hangs_up(SHORT)])
-def test_a_result_is_not_lost_for_a_hiccup(tea: Tea, hiccup: Behaviour) -> None:
+def test_a_result_is_not_lost_for_a_hiccup(tea, hiccup):
     """Also after an outage during which the run ended."""
     tea.on_result = in_turn(hiccup, hiccup, replies(200, {"cups": 2}))
     execution = run_of(of(tea))
@@ -194,14 +189,14 @@ def test_a_result_is_not_lost_for_a_hiccup(tea: Tea, hiccup: Behaviour) -> None:
     assert ended.poll_failure == ""
 
 
-def test_a_result_is_waited_for_as_long_as_its_engine_says(tea: Tea) -> None:
+def test_a_result_is_waited_for_as_long_as_its_engine_says(tea):
     tea.on_result = replies(503, b"", retry_after="600")
     execution = run_of(of(tea))
     advance_due_executions()
     assert (read(execution).next_attempt_at - timezone.now()).total_seconds() > 500
 
 
-def test_a_run_past_its_timeout_keeps_its_end_without_its_result(tea: Tea) -> None:
+def test_a_run_past_its_timeout_keeps_its_end_without_its_result(tea):
     tea.on_result, tea.on_cancel = BUSY, replies(409, {"error": "has ended"})
     execution = run_of(of(tea))
     reach_deadline(execution)
@@ -211,7 +206,7 @@ def test_a_run_past_its_timeout_keeps_its_end_without_its_result(tea: Tea) -> No
 
 
 @pytest.mark.parametrize("answer", [NOT_FOUND, replies(200, PNG, content_type="image/png"), BUSY])
-def test_what_could_be_read_of_a_result_is_kept(tea: Tea, answer: Behaviour) -> None:
+def test_what_could_be_read_of_a_result_is_kept(tea, answer):
     """Of the status, or of an earlier request."""
     steps = "[{get: '/runs/{run_id}', output: left_at}, {get: '/runs/{run_id}/result', output: '@'}]"
     tea.on_result = answer
@@ -224,7 +219,7 @@ def test_what_could_be_read_of_a_result_is_kept(tea: Tea, answer: Behaviour) -> 
 
 
 @pytest.mark.parametrize("output", ["nothing", "left_at"])
-def test_every_door_says_why_the_result_is_missing(tea: Tea, admin_client: Client, output: str) -> None:
+def test_every_door_says_why_the_result_is_missing(tea, admin_client, output):
     """Also to clients that were promised an object: without one, they get an error with the reason."""
     tea.on_result = NOT_FOUND
     promised = {"type": "object", "properties": {"cups": {"type": "integer"}}}
@@ -239,14 +234,14 @@ def test_every_door_says_why_the_result_is_missing(tea: Tea, admin_client: Clien
     assert "GET /runs/run-1/result: " in text_of(admin_client.get(page_url(ended)))
 
 
-def test_steps_that_end_early_keep_what_they_found(tea: Tea) -> None:
+def test_steps_that_end_early_keep_what_they_found(tea):
     steps = "[{get: '/runs/{run_id}', output: left_at, keep: {more: nothing}}, {get: '/runs/{more}/result'}]"
     ended = followed(run_of(of(tea, f"result: {steps}\n")))
     assert (ended.error, ended.payload.output) == ("", "/shelf")
     assert "/result" not in json.dumps(tea.asked)
 
 
-def test_a_result_that_could_not_be_read_is_not_cached(tea: Tea) -> None:
+def test_a_result_that_could_not_be_read_is_not_cached(tea):
     tea.on_result = replies(200, PNG, content_type="image/png")
     workflow = of(tea, cache_seconds=600)
     ended = followed(run_of(workflow, cache_key="k" * 64))
@@ -254,7 +249,7 @@ def test_a_result_that_could_not_be_read_is_not_cached(tea: Tea) -> None:
 
 
 @pytest.mark.parametrize("answer", [BUSY, NOT_FOUND, replies(200, PNG, content_type="image/png")])
-def test_reasons_and_logs_that_cannot_be_read_cost_no_end(tea: Tea, answer: Behaviour) -> None:
+def test_reasons_and_logs_that_cannot_be_read_cost_no_end(tea, answer):
     tea.on_status, tea.on_result = replies(200, {"state": "broken"}), answer
     ended = followed(run_of(of(tea, f"failure: {RESULT}\nlogs: {RESULT}\n")))
     assert ended.state == State.FAILED and tea.asked.count("GET /runs/run-1/result") == 2
@@ -269,7 +264,7 @@ def asked_to_end(execution: Execution) -> Execution:
 
 
 @pytest.mark.parametrize("answer", [replies(200, {}), replies(202), replies(204)])
-def test_a_run_that_is_forgotten_after_its_cancellation_is_cancelled(tea: Tea, answer: Behaviour) -> None:
+def test_a_run_that_is_forgotten_after_its_cancellation_is_cancelled(tea, answer):
     tea.on_cancel = answer
     tea.on_status = in_turn(GOING, NOT_FOUND)
     execution = run_of(of(tea))
@@ -280,7 +275,7 @@ def test_a_run_that_is_forgotten_after_its_cancellation_is_cancelled(tea: Tea, a
 
 
 @pytest.mark.parametrize("lost", [sends_and_hangs_up(), replies(500), replies(504), BUSY])
-def test_so_is_one_whose_answer_to_the_cancellation_was_lost(tea: Tea, lost: Behaviour) -> None:
+def test_so_is_one_whose_answer_to_the_cancellation_was_lost(tea, lost):
     """The engine has carried it out, and knows the run no more when it is asked again."""
     tea.on_cancel = in_turn(lost, NOT_FOUND)
     tea.on_status = in_turn(GOING, NOT_FOUND)
@@ -291,7 +286,7 @@ def test_so_is_one_whose_answer_to_the_cancellation_was_lost(tea: Tea, lost: Beh
 
 
 @pytest.mark.parametrize("refusal", [replies(409), replies(403), replies(405)])
-def test_one_whose_cancellation_was_refused_is_not(tea: Tea, refusal: Behaviour) -> None:
+def test_one_whose_cancellation_was_refused_is_not(tea, refusal):
     tea.on_cancel = refusal
     tea.on_status = in_turn(GOING, NOT_FOUND)
     execution = run_of(of(tea))
@@ -300,19 +295,19 @@ def test_one_whose_cancellation_was_refused_is_not(tea: Tea, refusal: Behaviour)
     assert ended.state == State.FAILED and ended.cancel_refusal
 
 
-def test_nor_is_one_that_its_engine_never_knew(tea: Tea) -> None:
+def test_nor_is_one_that_its_engine_never_knew(tea):
     tea.on_cancel = tea.on_status = NOT_FOUND
     ended = followed(asked_to_end(run_of(of(tea))))
     assert ended.state == State.FAILED
 
 
-def test_nor_one_that_nobody_wanted_to_end(tea: Tea) -> None:
+def test_nor_one_that_nobody_wanted_to_end(tea):
     tea.on_status = in_turn(GOING, NOT_FOUND)
     ended = followed(run_of(of(tea)))
     assert ended.state == State.FAILED and not any("DELETE" in request for request in tea.asked)
 
 
-def test_a_cancellation_that_is_not_found_is_refused_where_the_run_goes_on(tea: Tea) -> None:
+def test_a_cancellation_that_is_not_found_is_refused_where_the_run_goes_on(tea):
     """As with a wrong path: it is sent once."""
     tea.on_cancel, tea.on_status = NOT_FOUND, GOING
     execution = asked_to_end(run_of(of(tea)))
@@ -324,7 +319,7 @@ def test_a_cancellation_that_is_not_found_is_refused_where_the_run_goes_on(tea: 
     assert tea.asked.count("DELETE /runs/run-1") == 1
 
 
-def test_a_run_that_is_cancelled_for_its_timeout_and_then_forgotten_has_timed_out(tea: Tea) -> None:
+def test_a_run_that_is_cancelled_for_its_timeout_and_then_forgotten_has_timed_out(tea):
     tea.on_status = in_turn(GOING, NOT_FOUND)
     execution = run_of(of(tea))
     advance_due_executions()

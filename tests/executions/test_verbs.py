@@ -4,7 +4,7 @@ import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -238,7 +238,7 @@ def everything_about(execution: Execution) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, subtests: pytest.Subtests) -> None:
+def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name, subtests):
     """A8.3, B8: the transition, its event, and the caller's own view of it."""
     verb, workflow = VERBS[name], make_workflow()
     for state in verb.allowed:
@@ -256,7 +256,7 @@ def test_an_allowed_verb_moves_the_row_and_the_instance_alike(name: str, subtest
 
 
 @pytest.mark.parametrize("name", [name for name, states in REFUSED.items() if states])
-def test_a_refused_verb_returns_false_and_changes_nothing(name: str, subtests: pytest.Subtests) -> None:
+def test_a_refused_verb_returns_false_and_changes_nothing(name, subtests):
     """A caller that comes too late reads the row again instead of insisting."""
     workflow = make_workflow()
     for state in REFUSED[name]:
@@ -270,7 +270,7 @@ def test_a_refused_verb_returns_false_and_changes_nothing(name: str, subtests: p
             assert execution.state == state
 
 
-def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests: pytest.Subtests) -> None:
+def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests):
     """Cancel against completion, poll against timeout: the first wins, whatever the other still believes."""
     workflow = make_workflow()
     for name in (name for name, verb in VERBS.items() if verb.leads_to):
@@ -291,7 +291,7 @@ def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests:
             assert stale.state == verb.allowed[0]
 
 
-def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled() -> None:
+def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled():
     """A8.2."""
     settled = {state for state in State if Execution(state=state).is_settled}
     assert settled == set(State) - set(OPEN) == {*FINAL, State.UNCONFIRMED}
@@ -299,7 +299,7 @@ def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled(
 
 
 @pytest.mark.parametrize("name", ["admit", "cancel_queued", "give_up_queued (too late)"])
-def test_what_has_its_place_is_not_in_the_queue_any_more(name: str) -> None:
+def test_what_has_its_place_is_not_in_the_queue_any_more(name):
     """Admitted against cancelled, or given up: whoever was first."""
     admitted = in_state(State.PENDING)
     before = everything_about(admitted)
@@ -307,7 +307,7 @@ def test_what_has_its_place_is_not_in_the_queue_any_more(name: str) -> None:
     assert everything_about(admitted) == before
 
 
-def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
+def test_what_waits_in_the_queue_can_be_held_by_nobody():
     """So that nobody starts it."""
     queued = make_execution(state=State.PENDING)
     Execution.objects.update(admitted_at=None)
@@ -315,18 +315,7 @@ def test_what_waits_in_the_queue_can_be_held_by_nobody() -> None:
     assert queued.admit() and queued.hold(holder=HOLDER, until=SOON)
 
 
-def test_a_start_that_brings_the_result_records_both() -> None:
-    """B3: in one statement."""
-    execution = in_state(State.STARTING)
-    assert execution.finish_start(STARTED, COMPLETED)
-    stored = read(execution)
-    assert (stored.run_id, stored.correlation_id) == ("run-7", "corr-7")
-    assert (stored.payload.start_answer, stored.payload.output) == ({"id": 7}, {"sum": 3})
-    assert stored.started_at <= stored.finished_at
-    assert (stored.error, stored.error_kind) == ("", "")
-
-
-def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
+def test_a_start_that_is_confirmed_late_has_its_time_anew():
     """A7.2: nobody could follow it until now."""
     overdue = in_state(State.UNCONFIRMED, deadline_at=PAST, error="silence", error_kind=ErrorKind.EXECUTION)
     assert overdue.confirm_started("run-7", by="Ada", next_attempt_at=SOON)
@@ -337,43 +326,6 @@ def test_a_start_that_is_confirmed_late_has_its_time_anew() -> None:
     in_time = in_state(State.UNCONFIRMED, deadline_at=SOON)
     assert in_time.confirm_started("run-8", by="Ada", next_attempt_at=SOON)
     assert read(in_time).deadline_at == SOON
-
-
-def test_the_engines_own_late_answer_is_kept_with_what_it_says() -> None:
-    """B3: the correlation id and the raw answer, as of a start that was answered in time."""
-    execution = in_state(State.UNCONFIRMED)
-    assert execution.confirm_started("run-7", by="It", next_attempt_at=SOON, started=STARTED)
-    assert read(execution).correlation_id == "corr-7"
-    assert read(execution).payload.start_answer == {"id": 7}
-
-
-def test_a_start_that_did_not_happen_is_a_failure_that_says_who_found_out() -> None:
-    execution = in_state(State.UNCONFIRMED, error_kind=ErrorKind.CONFIGURATION)
-    assert execution.confirm_not_started(by="Ada")
-    stored = read(execution)
-    assert stored.error_kind == ErrorKind.EXECUTION
-    assert stored.error == "Ada: the engine did not start it." and stored.finished_at is not None
-
-
-@pytest.mark.parametrize("awaited_until", [None, SOON], ids=["answered", "waited for"])
-def test_nobody_comes_back_to_what_has_a_caller_or_has_answered_it(awaited_until: datetime | None) -> None:
-    execution = in_state(State.RUNNING, awaited_until=awaited_until)
-    assert not execution.reattach(until=SOON)
-
-
-def test_one_of_two_who_come_back_gets_it() -> None:
-    execution = in_state(State.COMPLETED, awaited_until=PAST)
-    other = read(execution)
-    assert execution.reattach(until=SOON)
-    assert not other.reattach(until=SOON)
-
-
-@pytest.mark.parametrize(("state", "found"), [(State.RUNNING, False), (State.COMPLETED, True)])
-def test_what_is_being_cancelled_is_not_come_back_to_but_what_ended_before_is(
-    state: State, found: bool
-) -> None:
-    execution = in_state(state, awaited_until=PAST, cancel_requested_at=PAST)
-    assert execution.reattach(until=SOON) is found
 
 
 IN_HAND = [
@@ -397,7 +349,7 @@ CALLERS = {
 """Whether the caller waits in this process, until when it waits, and what is left of that."""
 
 
-def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: pytest.Subtests) -> None:
+def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests):
     """One statement less for every call; but nobody who has gone counts as answered."""
     workflow = make_workflow()
     for name, caller in itertools.product(IN_HAND, CALLERS):
@@ -409,7 +361,7 @@ def test_what_settles_it_in_the_hand_of_its_caller_answers_the_caller(subtests: 
             assert read(execution).awaited_until == left
 
 
-def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
+def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone():
     """Disconnect against completion: the statement that ends it may have been made a moment before."""
     completed = "finish_as_reported (completed)"
     for first, second in (("mark_unanswered", completed), (completed, "mark_unanswered")):
@@ -419,77 +371,14 @@ def test_a_caller_that_goes_in_the_instant_of_the_end_is_gone() -> None:
         assert read(execution).awaited_until < timezone.now() - timedelta(seconds=20)
 
 
-def lease_held_by_another(until: datetime) -> Execution:
-    return make_execution(state=State.RUNNING, lease_holder="another process", lease_expires_at=until)
-
-
-def test_a_lease_is_held_by_one_process_until_it_expires() -> None:
-    """Whoever holds the lease is alone at the engine."""
-    held = lease_held_by_another(timezone.now() + timedelta(seconds=30))
-    expired = lease_held_by_another(timezone.now() - timedelta(seconds=1))
-
-    assert not held.hold(holder=HOLDER, until=SOON)
-    assert expired.hold(holder=HOLDER, until=SOON)
-    assert read(held).lease_holder == "another process"
-    assert read(expired).lease_holder == HOLDER
-
-
-def test_a_holder_renews_its_own_lease_and_gives_back_no_other() -> None:
-    """A lease that was lost is left to who has it now."""
-    ours = make_execution(state=State.RUNNING, lease_holder=HOLDER, lease_expires_at=timezone.now())
-    theirs = lease_held_by_another(SOON)
-
-    assert ours.hold(holder=HOLDER, until=SOON) and read(ours).lease_expires_at == SOON
-    assert not theirs.release_lease(holder=HOLDER) and read(theirs).lease_expires_at == SOON
-
-
-def test_a_process_that_lost_its_lease_may_not_begin_a_start() -> None:
-    """A start is sent at most once: only under the lease, and only while nobody asked to cancel."""
-    stale = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
-    Execution.objects.filter(pk=stale.pk).update(lease_holder="another process")
-    cancelled = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
-    assert read(cancelled).request_cancel("Alice")
-
-    assert not stale.begin_start()
-    assert not cancelled.begin_start()
-
-
-def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once() -> None:
-    """A7.5: what the poll found must not put the cancel off to the next interval."""
-    polling = in_state(State.RUNNING)
-    assert read(polling).request_cancel("Alice")
-
-    assert polling.record_poll(RUNNING, next_attempt_at=SOON)
-
-    assert read(polling).next_attempt_at <= timezone.now()
-
-
-def test_a_cancel_is_asked_for_once() -> None:
-    """The record keeps who asked first."""
-    execution = in_state(State.RUNNING)
-    assert execution.request_cancel("Alice")
-    assert not execution.request_cancel("Bob")
-    assert read(execution).cancel_requested_by == "Alice"
-
-
-def test_a_settled_execution_has_no_lease_and_keeps_the_engines_words() -> None:
-    """B3."""
-    execution = in_state(State.RUNNING)
-    assert execution.finish_as_reported(FAILED)
-    stored = read(execution)
-    assert (stored.lease_holder, stored.lease_expires_at) == ("", None)
-    assert (stored.error, stored.error_kind) == ("no paper", "execution")
-    assert stored.payload.status_answer == {"whole": True}
-
-
-def test_a_failure_without_a_reason_says_so() -> None:
+def test_a_failure_without_a_reason_says_so():
     """A2.4."""
     execution = in_state(State.RUNNING)
     execution.finish_as_reported(RunSnapshot(state=RunState.FAILED))
     assert read(execution).error == "The engine gave no reason."
 
 
-def test_the_duration_is_the_engines_where_it_tells_both_times() -> None:
+def test_the_duration_is_the_engines_where_it_tells_both_times():
     """B3."""
     begun = timezone.now()
     by_us = Execution(created_at=begun, started_at=begun, finished_at=begun + timedelta(seconds=9))
@@ -505,7 +394,7 @@ def test_the_duration_is_the_engines_where_it_tells_both_times() -> None:
     assert unsent.duration_ms is None
 
 
-def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error() -> None:
+def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error():
     """A1.3: the history stays, but the engine cannot be asked."""
     workflow = make_workflow()
     execution = make_execution(workflow, state=State.RUNNING)
@@ -514,3 +403,32 @@ def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error() -> Non
         _ = read(execution).run
     assert read(execution).workflow_name == workflow.name
     assert str(execution) == f"{execution.tool_name} {uuid.UUID(str(execution.pk))}"
+
+
+def test_only_who_holds_the_lease_of_what_nobody_asked_to_cancel_may_begin_its_start():
+    """A start is sent at most once."""
+    stale = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
+    Execution.objects.filter(pk=stale.pk).update(lease_holder="another process")
+    cancelled = make_execution(state=State.PENDING, lease_holder=HOLDER, lease_expires_at=SOON)
+    assert read(cancelled).request_cancel("Alice")
+
+    assert not stale.begin_start()
+    assert not cancelled.begin_start()
+
+
+def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once():
+    """A7.5: what the poll found must not put the cancel off to the next interval."""
+    polling = in_state(State.RUNNING)
+    assert read(polling).request_cancel("Alice")
+
+    assert polling.record_poll(RUNNING, next_attempt_at=SOON)
+
+    assert read(polling).next_attempt_at <= timezone.now()
+
+
+def test_one_of_two_who_come_back_gets_it():
+    execution = in_state(State.COMPLETED, awaited_until=PAST)
+    other = read(execution)
+
+    assert execution.reattach(until=SOON)
+    assert not other.reattach(until=SOON)

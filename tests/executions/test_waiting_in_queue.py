@@ -1,9 +1,7 @@
 """What happens to calls while they wait in the queue."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -18,8 +16,7 @@ from executions.reading import describe_execution
 from executions.tasks import poll_due_executions
 from executions.wakeups import wake
 from tests.connectors.scripted import replies, sends_and_hangs_up
-from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, until
-from tests.executions.held import HeldRuns
+from tests.executions.engines import completed, in_thread, in_turn, receipt, until
 from tests.executions.queueing import (
     hold_one,
     make_queued,
@@ -45,9 +42,7 @@ __all__ = ["runs"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-async def test_a_call_whose_wait_ends_in_the_queue_gets_a_handle_that_says_so(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
+async def test_a_call_whose_wait_ends_in_the_queue_gets_a_handle_that_says_so(runs, workflow, configured):
     """A7.1, A8.2: and is started later all the same."""
     configured(max_concurrent_executions=1)
     first = await hold_one(runs)
@@ -68,8 +63,8 @@ async def test_a_call_whose_wait_ends_in_the_queue_gets_a_handle_that_says_so(
 
 
 async def test_a_client_that_waits_in_the_queue_is_told_again_and_again(
-    runs: HeldRuns, workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runs, workflow, configured, monkeypatch
+):
     """A7.3: or it would lose patience, and call again."""
     monkeypatch.setattr(waiting, "QUEUE_NEWS_SECONDS", 0.01)
     configured(max_concurrent_executions=1)
@@ -86,9 +81,7 @@ async def test_a_client_that_waits_in_the_queue_is_told_again_and_again(
     assert (await first).succeeded and (await queued).succeeded
 
 
-async def test_a_patient_callers_time_begins_again_with_the_place(
-    runs: HeldRuns, workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_patient_callers_time_begins_again_with_the_place(runs, workflow, configured, monkeypatch):
     """A7.1: the timeout of a run does not pass in the queue, so the patience for it does not either."""
     monkeypatch.setattr(waiting, "GRACE_SECONDS", -1.5)
     configured(max_concurrent_executions=1)
@@ -107,7 +100,7 @@ async def test_a_patient_callers_time_begins_again_with_the_place(
     assert timezone.now() >= queued.admitted_at + timedelta(seconds=1.5)
 
 
-async def test_the_timeout_begins_with_the_place(workflow: Workflow) -> None:
+async def test_the_timeout_begins_with_the_place(workflow):
     """A7.2: a run has all its time, however long it had to wait."""
     queued = await in_database(lambda: make_queued(workflow, seconds_ago=200, timeout_seconds=300))
     before = timezone.now()
@@ -119,9 +112,7 @@ async def test_the_timeout_begins_with_the_place(workflow: Workflow) -> None:
 
 
 @pytest.mark.databases("executions.queue")
-async def test_who_waits_longer_than_its_timeout_is_given_up(
-    engine: WireEngine, workflow: Workflow, configured: Any
-) -> None:
+async def test_who_waits_longer_than_its_timeout_is_given_up(engine, workflow, configured):
     """A7.2, B5: also when a place becomes free in the same moment; nothing is started."""
     configured(max_concurrent_executions=5)
     late = await in_database(lambda: make_queued(workflow, seconds_ago=61, timeout_seconds=60))
@@ -159,13 +150,7 @@ async def delete_source(workflow: Workflow) -> None:
     ],
 )
 @pytest.mark.databases("executions.queue")
-async def test_what_may_not_run_any_more_leaves_the_queue(
-    runs: HeldRuns,
-    workflow: Workflow,
-    configured: Any,
-    change: Callable[[Workflow], Awaitable[None]],
-    why: str,
-) -> None:
+async def test_what_may_not_run_any_more_leaves_the_queue(runs, workflow, configured, change, why):
     """A4.2, B5: at the next tick, whether or not there is room; the waiting call hears why."""
     configured(max_concurrent_executions=1)
     elsewhere = await in_database(make_active, await in_database(make_workflow), State.RUNNING)
@@ -180,9 +165,7 @@ async def test_what_may_not_run_any_more_leaves_the_queue(
     assert runs.arrived == [] and not (await in_database(read, elsewhere)).is_settled
 
 
-async def test_who_waits_in_the_queue_can_be_cancelled_at_once(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
+async def test_who_waits_in_the_queue_can_be_cancelled_at_once(runs, workflow, configured):
     """A7.5: the waiting call ends, and no place is wasted on it."""
     configured(max_concurrent_executions=1)
     called = [await hold_one(runs), await queue_up("second"), await queue_up("third")]
@@ -196,24 +179,9 @@ async def test_who_waits_in_the_queue_can_be_cancelled_at_once(
     assert names_of(runs) == ["first", "third"]
 
 
-async def test_a_caller_that_leaves_the_queue_leaves_what_its_workflow_says(
-    runs: HeldRuns, workflow: Workflow, configured: Any
-) -> None:
-    """A7.5: cancelled on disconnect, it never reaches the engine."""
-    configured(max_concurrent_executions=1)
-    await in_database(lambda: override_workflow(workflow, on_disconnect=Workflow.OnDisconnect.CANCEL))
-    first, second = await hold_one(runs), await queue_up("second")
-    second.cancel()
-    await asyncio.wait({second})
-    await until(lambda: Execution.objects.filter(state=State.CANCELLED).exists())
-    runs.end_all()
-    assert (await first).succeeded
-    assert names_of(runs) == ["first"]
-
-
 async def test_a_source_that_changed_while_it_was_queued_is_the_one_that_it_is_started_at(
-    engine: WireEngine, keyed_workflow: Workflow
-) -> None:
+    engine, keyed_workflow
+):
     """A6: only a change after the start leaves it open which engine has the run."""
     engine.on_start = in_turn(sends_and_hangs_up(), replies(200, completed() | receipt()))
     queued = await in_database(make_queued, keyed_workflow)
@@ -227,9 +195,7 @@ async def test_a_source_that_changed_while_it_was_queued_is_the_one_that_it_is_s
 
 
 @pytest.mark.databases("executions.queue")
-async def test_what_a_killed_process_queued_is_started_by_a_worker(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+async def test_what_a_killed_process_queued_is_started_by_a_worker(engine, workflow):
     """A6: the queue is in the database."""
     engine.on_start = replies(200, completed() | receipt())
     queued = await in_database(make_queued, workflow)
@@ -241,7 +207,7 @@ async def test_what_a_killed_process_queued_is_started_by_a_worker(
 
 
 @pytest.mark.databases("executions.queue")
-def test_hundreds_are_let_in_once_there_is_room(workflow: Workflow, configured: Any) -> None:
+def test_hundreds_are_let_in_once_there_is_room(workflow, configured):
     """A limit that is lifted: in several transactions, since others want to be admitted too."""
     configured(max_concurrent_per_caller=0)
     for _ in range(210):
@@ -252,9 +218,7 @@ def test_hundreds_are_let_in_once_there_is_room(workflow: Workflow, configured: 
 
 
 @pytest.mark.databases("executions.queue")
-def test_giving_places_costs_as_much_however_many_wait(
-    workflow: Workflow, configured: Any, django_assert_max_num_queries: Any
-) -> None:
+def test_giving_places_costs_as_much_however_many_wait(workflow, configured, django_assert_max_num_queries):
     """B7: who gets none costs no query."""
     configured(max_concurrent_executions=1)
     for _ in range(40):

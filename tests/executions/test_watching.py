@@ -16,9 +16,8 @@ from executions import change_feed as rooms
 from executions.change_feed import Watch, watch_until_settled, watching
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, list_own_executions
-from executions.wakeups import wake
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, until
+from tests.executions.engines import completed, in_thread, until
 from tests.executions.steps import ALICE, BOB, advance_due_executions, in_database, make_active, read
 from tests.factories import make_execution
 
@@ -48,7 +47,7 @@ async def changes_of(watch: Watch) -> list[uuid.UUID]:
     return changed
 
 
-async def test_whoever_waits_learns_of_the_end_that_another_process_recorded(running: Execution) -> None:
+async def test_whoever_waits_learns_of_the_end_that_another_process_recorded(running):
     """A8.3, A8.4."""
     heard: list[float | None] = []
 
@@ -68,7 +67,7 @@ async def test_whoever_waits_learns_of_the_end_that_another_process_recorded(run
 
 
 @pytest.mark.parametrize("moment", ["before the watch", "before it is read", "after it was read"])
-async def test_a_change_at_any_moment_is_noticed(running: Execution, moment: str) -> None:
+async def test_a_change_at_any_moment_is_noticed(running, moment):
     """The watcher's own reading and the shared look may overtake each other."""
     if moment == "before the watch":
         await change(running, progress=40.0)
@@ -88,9 +87,7 @@ async def test_a_change_at_any_moment_is_noticed(running: Execution, moment: str
     assert seen.progress == 40.0
 
 
-async def test_a_look_that_is_older_than_what_the_watcher_knows_costs_a_reading_at_most(
-    running: Execution,
-) -> None:
+async def test_a_look_that_is_older_than_what_the_watcher_knows_costs_a_reading_at_most(running):
     """It was under way while the watcher read a newer state: no news comes of it, and none is lost."""
     old = await in_database(rooms._look_at, [running.pk], refresh=False)
     await change(running, progress=40.0)
@@ -101,9 +98,7 @@ async def test_a_look_that_is_older_than_what_the_watcher_knows_costs_a_reading_
         assert not watch.saw(await in_database(read, running))
 
 
-async def test_an_execution_that_is_removed_while_it_is_watched_is_told_as_unknown(
-    running: Execution,
-) -> None:
+async def test_an_execution_that_is_removed_while_it_is_watched_is_told_as_unknown(running):
     waiting = asyncio.create_task(
         watch_until_settled(str(running.pk), caller=ALICE, seconds=PATIENCE_SECONDS)
     )
@@ -113,33 +108,19 @@ async def test_an_execution_that_is_removed_while_it_is_watched_is_told_as_unkno
         await waiting
 
 
-async def test_nobody_waits_for_the_execution_of_another_caller(running: Execution) -> None:
+async def test_nobody_waits_for_the_execution_of_another_caller(running):
     with pytest.raises(UnknownExecution):
         await watch_until_settled(str(running.pk), caller=BOB, seconds=PATIENCE_SECONDS)
     assert not rooms._watchers
 
 
-async def test_when_the_time_is_up_the_answer_is_how_far_it_is(running: Execution) -> None:
+async def test_when_the_time_is_up_the_answer_is_how_far_it_is(running):
     execution = await watch_until_settled(str(running.pk), caller=ALICE, seconds=0.05)
     assert execution.state == State.RUNNING
     assert not rooms._watchers
 
 
-async def test_what_this_process_changes_is_looked_at_at_once(
-    running: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without it the next look would be an hour away."""
-    monkeypatch.setattr(rooms, "LOOK_SECONDS", 3600.0)
-    with watching([running.pk]) as watch:
-        watch.saw(running)
-        await change(running, state=State.COMPLETED)
-        await in_thread(wake, running.pk)
-        assert await changes_of(watch) == [running.pk]
-
-
-async def test_an_end_that_a_poll_of_this_process_finds_is_heard_at_once(
-    engine: WireEngine, running: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_end_that_a_poll_of_this_process_finds_is_heard_at_once(engine, running, monkeypatch):
     """As over stdio, where the process that answers also does the work. The next look is an hour away."""
     monkeypatch.setattr(rooms, "LOOK_SECONDS", 3600.0)
     engine.on_status = replies(200, completed({"answer": 42}))
@@ -151,7 +132,7 @@ async def test_an_end_that_a_poll_of_this_process_finds_is_heard_at_once(
     assert (await waiting).succeeded
 
 
-async def test_what_is_watched_is_polled_before_its_turn(running: Execution) -> None:
+async def test_what_is_watched_is_polled_before_its_turn(running):
     """B7: old runs are polled seldom as long as nobody waits for them; somebody waits for this one."""
     now = timezone.now()
     await change(running, polled_at=now - timedelta(minutes=1), next_attempt_at=now + timedelta(minutes=10))
@@ -159,9 +140,7 @@ async def test_what_is_watched_is_polled_before_its_turn(running: Execution) -> 
         await until(lambda: read(running).next_attempt_at <= timezone.now(), "a poll is asked for")
 
 
-async def test_fifty_watchers_share_one_query_per_look(
-    workflow: Workflow, running: Execution, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_fifty_watchers_share_one_query_per_look(workflow, running, settings, caplog):
     """B7: however many they are, and however many executions each of them watches."""
     others = [await in_database(make_execution, workflow, state=State.RUNNING) for _ in range(3)]
     keys = [running.pk, *(other.pk for other in others)]
@@ -196,9 +175,7 @@ async def changes_after(watch: Watch, execution: Execution) -> None:
     watch.saw(await in_database(read, execution))
 
 
-def test_a_page_of_a_callers_executions_costs_one_query(
-    workflow: Workflow, django_assert_num_queries: Any
-) -> None:
+def test_a_page_of_a_callers_executions_costs_one_query(workflow, django_assert_num_queries):
     """B3: without payloads, however many there are; nobody else's, whatever the caller may see besides."""
     mine = [make_execution(workflow, caller=ALICE.key) for _ in range(5)]
     Execution.objects.update(created_at=mine[0].created_at)

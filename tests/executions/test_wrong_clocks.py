@@ -9,7 +9,7 @@ from django.utils import timezone
 from audit.models import Entry
 from audit.sealing import seal, verify
 from catalogue.discovery import due_sources
-from catalogue.models import Source, Workflow
+from catalogue.models import Source
 from connectors.protocol import Capabilities
 from connectors.simplified import SimplifiedConnector
 from executions import tasks
@@ -21,7 +21,7 @@ from executions.starting import create_execution
 from executions.tasks import clean_result_cache, correct_times
 from tests.connectors.scripted import replies
 from tests.executions.caching import cache_for, finish_run, let_results_age
-from tests.executions.engines import WireEngine, completed, status
+from tests.executions.engines import completed, status
 from tests.executions.steps import advance_due_executions, let_pass, make_active, read, request_for
 from tests.factories import make_execution, make_workflow
 
@@ -45,9 +45,7 @@ def set_back(execution: Execution, seconds: float = DAY) -> None:
 
 
 @pytest.mark.parametrize("seconds", [DAY, 7200.0, 300.0])
-def test_a_run_whose_times_lie_ahead_is_polled_and_keeps_its_timeout(
-    engine: WireEngine, workflow: Workflow, seconds: float
-) -> None:
+def test_a_run_whose_times_lie_ahead_is_polled_and_keeps_its_timeout(engine, workflow, seconds):
     """It was polled only once the time was reached, and its timeout passed no earlier."""
     engine.on_status = replies(200, status())
     running = make_active(workflow, State.RUNNING, polled_at=timezone.now())
@@ -67,9 +65,7 @@ def test_a_run_whose_times_lie_ahead_is_polled_and_keeps_its_timeout(
     assert found.next_attempt_at <= now + timedelta(seconds=60)
 
 
-def test_a_cancellation_that_was_requested_ahead_is_carried_out(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_cancellation_that_was_requested_ahead_is_carried_out(engine, workflow):
     engine.on_status = replies(200, completed())
     running = make_active(workflow, State.RUNNING, cancel_requested_at=timezone.now())
     set_back(running)
@@ -78,9 +74,7 @@ def test_a_cancellation_that_was_requested_ahead_is_carried_out(
     assert engine.count("cancel") == 1
 
 
-def test_a_lease_that_ends_far_ahead_is_lost_after_its_usual_time(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_a_lease_that_ends_far_ahead_is_lost_after_its_usual_time(engine, workflow):
     """And not before, since its holder may be alive and only have a wrong clock."""
     running = make_active(workflow, State.RUNNING)
     far = timezone.now() + timedelta(seconds=DAY)
@@ -95,7 +89,7 @@ def test_a_lease_that_ends_far_ahead_is_lost_after_its_usual_time(
     assert [claimed.pk for claimed in claim_due_executions(limit=1)] == [running.pk]
 
 
-def test_times_of_clocks_that_differ_by_seconds_stay(workflow: Workflow) -> None:
+def test_times_of_clocks_that_differ_by_seconds_stay(workflow):
     running = make_active(workflow, State.RUNNING, polled_at=timezone.now())
     set_back(running, 30)
     before = read(running)
@@ -105,9 +99,7 @@ def test_times_of_clocks_that_differ_by_seconds_stay(workflow: Workflow) -> None
         assert getattr(after, name) == getattr(before, name)
 
 
-def test_runs_during_which_the_clock_was_set_back_teach_nothing(
-    engine: WireEngine, workflow: Workflow
-) -> None:
+def test_runs_during_which_the_clock_was_set_back_teach_nothing(engine, workflow):
     """After five of them, each poll of the workflow's runs failed with an internal error."""
     now = timezone.now()
     for _ in range(6):
@@ -121,7 +113,7 @@ def test_runs_during_which_the_clock_was_set_back_teach_nothing(
     assert read(running).attempts == 0 and read(running).polls == 1
 
 
-def test_another_process_stands_in_for_workers_that_were_last_seen_in_the_future() -> None:
+def test_another_process_stands_in_for_workers_that_were_last_seen_in_the_future():
     """None did until the time was reached."""
     note_worker()
     WorkerPresence.objects.update(seen_at=timezone.now() + timedelta(days=1))
@@ -131,7 +123,7 @@ def test_another_process_stands_in_for_workers_that_were_last_seen_in_the_future
     assert stand_in("a")
 
 
-def test_a_source_that_was_listed_in_the_future_is_due(engine: WireEngine, workflow: Workflow) -> None:
+def test_a_source_that_was_listed_in_the_future_is_due(engine, workflow):
     """And its listing's lease is that of a process that may be alive."""
     source = workflow.source
     far = timezone.now() + timedelta(days=1)
@@ -142,7 +134,7 @@ def test_a_source_that_was_listed_in_the_future_is_due(engine: WireEngine, workf
     assert due_sources() == [source.pk]
 
 
-def test_calls_that_ended_after_the_clock_was_set_back_are_sealed() -> None:
+def test_calls_that_ended_after_the_clock_was_set_back_are_sealed():
     """They were missing in the audit for ever if the clock had been ahead by more than a minute or two."""
     workflow = make_workflow()
     ahead = timezone.now() + timedelta(days=1)
@@ -157,7 +149,7 @@ def test_calls_that_ended_after_the_clock_was_set_back_are_sealed() -> None:
     assert verify().holds
 
 
-def test_a_result_from_a_clock_that_was_ahead_answers_no_calls() -> None:
+def test_a_result_from_a_clock_that_was_ahead_answers_no_calls():
     """It would be a day older than its workflow allows; and the cleaning goes on."""
     workflow = cache_for(make_workflow(name="report"))
     digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
@@ -172,9 +164,7 @@ def test_a_result_from_a_clock_that_was_ahead_answers_no_calls() -> None:
     assert cleaned_at is not None and cleaned_at <= timezone.now()
 
 
-def test_the_plan_of_an_engine_that_wants_few_polls_is_not_a_wrong_clock(
-    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_of_an_engine_that_wants_few_polls_is_not_a_wrong_clock(engine, workflow, monkeypatch):
     rare = Capabilities(min_poll_seconds=DAY)
     monkeypatch.setattr(SimplifiedConnector, "capabilities", rare)
     engine.on_status = replies(200, status())

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -21,7 +20,7 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path: Path) -> None:
+def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path):
     refused = pytest.raises(CommandError, match="at http://localhost:8000")
     with claimed(tmp_path, port=8000), refused, claimed(tmp_path, port=8001):
         pass
@@ -29,7 +28,7 @@ def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path: Path) -> 
         pass
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     """B5"""
     (tmp_path / "quickstart.lock").mkdir()  # In the place of a folder that is read-only: root can write it
     refused = pytest.raises(
@@ -39,7 +38,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> None:
+def test_taken_port_is_refused_with_an_example_that_works(taken_port):
     another = taken_port + 1 if taken_port < 65535 else taken_port - 1
     refused = pytest.raises(CommandError, match=rf"Port {taken_port} is in use, .*: PORT={another} make run")
     with refused, claimed_port(taken_port):
@@ -55,16 +54,14 @@ def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> No
         ("nowhere.invalid", "--host: cannot listen on port {} of nowhere.invalid: "),
     ],
 )
-def test_a_web_process_says_at_once_that_it_cannot_listen(taken_port: int, host: str, problem: str) -> None:
+def test_a_web_process_says_at_once_that_it_cannot_listen(taken_port, host, problem):
     """B5: before it loads anything, and without a database."""
     with pytest.raises(CommandError, match=problem.format(taken_port)):
         call_command("serve", "--host", host, "--port", str(taken_port))
 
 
 @pytest.mark.parametrize("command", ["serve", "worker", "beat"])
-def test_a_process_says_at_once_that_it_cannot_serve_its_metrics(
-    taken_port: int, command: str, settings: Any
-) -> None:
+def test_a_process_says_at_once_that_it_cannot_serve_its_metrics(taken_port, command, settings):
     """B5: a worker and beat went on without them, below a traceback."""
     settings.METRICS_ADDRESS = f"{HOST}:{taken_port}"
     problem = rf"CATALOGUE_METRICS_ADDRESS={settings.METRICS_ADDRESS}: it is in use, .* Choose an address"
@@ -78,7 +75,7 @@ def choose_engine(data_dir: Path) -> tuple[ExampleEngine | None, ExampleEngine]:
         return chosen
 
 
-def test_engine_keeps_its_key_and_its_port(tmp_path: Path) -> None:
+def test_engine_keeps_its_key_and_its_port(tmp_path):
     nothing, first = choose_engine(tmp_path)
     before, second = choose_engine(tmp_path)
     assert nothing is None
@@ -86,7 +83,7 @@ def test_engine_keeps_its_key_and_its_port(tmp_path: Path) -> None:
     assert len(first.api_key) >= 32
 
 
-def test_engine_moves_when_somebody_listens_on_its_port(tmp_path: Path) -> None:
+def test_engine_moves_when_somebody_listens_on_its_port(tmp_path):
     _, first = choose_engine(tmp_path)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,14 +95,14 @@ def test_engine_moves_when_somebody_listens_on_its_port(tmp_path: Path) -> None:
     assert second.api_key == first.api_key
 
 
-def test_engine_leaves_the_web_server_its_port(tmp_path: Path) -> None:
+def test_engine_leaves_the_web_server_its_port(tmp_path):
     _, first = choose_engine(tmp_path)
     with claimed_port(first.port):
         _, second = choose_engine(tmp_path)
     assert second.port != first.port
 
 
-def test_starts_at_the_same_time_get_ports_of_their_own(tmp_path: Path) -> None:
+def test_starts_at_the_same_time_get_ports_of_their_own(tmp_path):
     """Before any of their engines listens: else one would be sent the key of the other."""
     meeting, done = threading.Barrier(4), threading.Barrier(4)
 
@@ -122,13 +119,13 @@ def test_starts_at_the_same_time_get_ports_of_their_own(tmp_path: Path) -> None:
     assert len(set(ports)) == 4
 
 
-def test_a_web_port_that_another_start_has_chosen_is_taken_before_its_server_listens(tmp_path: Path) -> None:
+def test_a_web_port_that_another_start_has_chosen_is_taken_before_its_server_listens(tmp_path):
     _, free = choose_engine(tmp_path)
     with claimed_port(free.port), pytest.raises(CommandError, match="is in use"), claimed_port(free.port):
         pass
 
 
-def test_damaged_notes_are_made_anew(tmp_path: Path) -> None:
+def test_damaged_notes_are_made_anew(tmp_path):
     (tmp_path / "example-engine.json").write_text("{", encoding="utf-8")
     before, engine = choose_engine(tmp_path)
     assert before is None

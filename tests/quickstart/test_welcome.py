@@ -41,20 +41,20 @@ def engine(example_engine: RunningEngine) -> ExampleEngine:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_first_start_connects_the_engine_and_enables_what_it_lists(engine: ExampleEngine) -> None:
+def test_first_start_connects_the_engine_and_enables_what_it_lists(engine):
     connect_engine(engine, before=None, first=True)
     assert len(load_exposed_catalogue().workflows) == Workflow.objects.count() >= 6
     assert Source.objects.get().health_state == Source.HealthState.OK
 
 
 @pytest.mark.django_db(transaction=True)
-def test_engine_that_cannot_be_listed_stays_connected_for_later() -> None:
+def test_engine_that_cannot_be_listed_stays_connected_for_later():
     connect_engine(NOBODY_THERE, before=None, first=True)
     assert Source.objects.get().health_state == Source.HealthState.FAILING
 
 
 @pytest.mark.django_db
-def test_later_start_follows_the_engine_to_another_port() -> None:
+def test_later_start_follows_the_engine_to_another_port():
     connect_engine(NOBODY_THERE, before=None, first=True)
     moved = replace(NOBODY_THERE, port=free_port())
     connect_engine(moved, before=NOBODY_THERE, first=False)
@@ -62,7 +62,7 @@ def test_later_start_follows_the_engine_to_another_port() -> None:
 
 
 @pytest.mark.django_db
-def test_later_start_leaves_a_source_alone_that_was_pointed_elsewhere() -> None:
+def test_later_start_leaves_a_source_alone_that_was_pointed_elsewhere():
     connect_engine(NOBODY_THERE, before=None, first=True)
     elsewhere = "http://127.0.0.1:1234"
     Source.objects.update(config={"base_url": elsewhere})
@@ -71,13 +71,13 @@ def test_later_start_leaves_a_source_alone_that_was_pointed_elsewhere() -> None:
 
 
 @pytest.mark.django_db
-def test_later_start_does_not_bring_back_a_source_that_was_deleted() -> None:
+def test_later_start_does_not_bring_back_a_source_that_was_deleted():
     connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
     assert not Source.objects.filter(name=settings.DEMO_SOURCE).exists()
 
 
 @pytest.mark.django_db
-def test_later_start_repairs_credentials_that_another_secret_key_encrypted() -> None:
+def test_later_start_repairs_credentials_that_another_secret_key_encrypted():
     connect_engine(NOBODY_THERE, before=None, first=True)
     Source.objects.update(encrypted_credentials="written with another key")
     connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
@@ -85,7 +85,7 @@ def test_later_start_repairs_credentials_that_another_secret_key_encrypted() -> 
 
 
 @pytest.mark.django_db
-def test_admin_ends_the_first_start_and_can_log_in(tmp_path: Path) -> None:
+def test_admin_ends_the_first_start_and_can_log_in(tmp_path):
     assert is_first_start()
     password = welcome(tmp_path).password
     assert not is_first_start()
@@ -93,7 +93,7 @@ def test_admin_ends_the_first_start_and_can_log_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_token_is_shown_again_until_it_is_revoked(tmp_path: Path) -> None:
+def test_token_is_shown_again_until_it_is_revoked(tmp_path):
     token = quickstart_token(tmp_path, first=True)
     assert token
     assert quickstart_token(tmp_path, first=False) == token
@@ -103,20 +103,20 @@ def test_token_is_shown_again_until_it_is_revoked(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_token_of_another_database_is_not_shown(tmp_path: Path) -> None:
+def test_token_of_another_database_is_not_shown(tmp_path):
     (tmp_path / "quickstart-token").write_text("wfc_of-another-database", encoding="utf-8")
     assert quickstart_token(tmp_path, first=False) is None
     assert quickstart_token(tmp_path, first=True) != "wfc_of-another-database"
 
 
 @pytest.mark.django_db
-def test_tools_are_counted_as_agents_see_them() -> None:
+def test_tools_are_counted_as_agents_see_them():
     make_workflow()
     make_workflow(enabled=False)
     assert len(load_exposed_catalogue().workflows) == 1
 
 
-def test_banner_shows_what_to_do_next_with_lines_that_can_be_pasted() -> None:
+def test_banner_shows_what_to_do_next_with_lines_that_can_be_pasted():
     """The addresses come first: a call, a client, an engine of one's own, the demo and the documentation."""
     shown = banner(WELCOME)
     lines = shown.splitlines()
@@ -145,9 +145,7 @@ def test_banner_shows_what_to_do_next_with_lines_that_can_be_pasted() -> None:
         ({}, "http://localhost:8000/mcp"),
     ],
 )
-def test_commands_of_the_banner_are_about_this_installation(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], address: str
-) -> None:
+def test_commands_of_the_banner_are_about_this_installation(monkeypatch, tmp_path, variables, address):
     """N3: in another terminal, in another folder, and with what its shell does not have."""
     folder = tmp_path / "My data (ü)"
     folder.mkdir()
@@ -174,10 +172,10 @@ def test_commands_of_the_banner_are_about_this_installation(
     assert (folder / "data" / "catalogue.sqlite3").exists()
 
 
-def test_banner_shows_the_password_once_and_then_how_to_set_another() -> None:
+def test_banner_shows_the_password_once_and_then_how_to_set_another():
     assert "admin / first-password" in banner(WELCOME)
     assert "manage.py changepassword admin" in banner(replace(WELCOME, password=None))
 
 
-def test_banner_without_a_token_says_how_to_make_one() -> None:
+def test_banner_without_a_token_says_how_to_make_one():
     assert "manage.py create_mcp_token NAME" in banner(replace(WELCOME, token=None))
