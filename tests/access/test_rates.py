@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Clock
 
 
-def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock: Any) -> None:
+def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock):
     for _ in range(60):
         seconds_until_free(limited(6, 60))
     assert seconds_until_free(limited(6, 1)) == 10.0
@@ -42,14 +42,14 @@ def test_a_lowered_rate_and_a_clock_that_is_set_back_lock_nobody_out(clock: Any)
     assert seconds_until_free(limited(6, 1)) == 0.0
 
 
-def test_rows_of_rates_that_nobody_uses_are_removed(clock: Any) -> None:
+def test_rows_of_rates_that_nobody_uses_are_removed(clock):
     seconds_until_free(limited(6, key="token:1"))
     clock.now += 2 * 24 * 3600
     seconds_until_free(limited(6, key="token:2"))
     assert list(RateBucket.objects.values_list("pk", flat=True)) == ["token:2"]
 
 
-def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -> None:
+def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are():
     """The race: both read that one is left. A conditional UPDATE decides."""
 
     def book() -> list[float]:
@@ -59,7 +59,7 @@ def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -
     assert waits.count(0.0) == 5
 
 
-def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) -> None:
+def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock):
     """The race: this process finds no row to update, and then the other's."""
     rate, made = limited(6_000, 1_000), []
 

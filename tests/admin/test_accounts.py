@@ -1,6 +1,5 @@
 """Accounts and groups in the admin: nobody hands out more than they have."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ def save(client: Client, account: User, **changes: Any) -> None:
     client.post(page_url(account), {name: value for name, value in values.items() if value != ""} | changes)
 
 
-def test_only_what_one_has_oneself_can_be_given_to_an_account(clerk: Client) -> None:
+def test_only_what_one_has_oneself_can_be_given_to_an_account(clerk):
     """Also not to one's own."""
     workers = Group.objects.create(name="workers")
     workers.permissions.add(permission("view_workflow"))
@@ -60,8 +59,8 @@ def test_only_what_one_has_oneself_can_be_given_to_an_account(clerk: Client) -> 
     ],
 )
 def test_only_permissions_that_allow_something_are_offered_each_in_words_of_its_own(
-    admin_client: Client, make: Callable[[], User | Group], field: str
-) -> None:
+    admin_client, make, field
+):
     """B8: not those of sessions, nor another "Can view access token", of a table without a page."""
     account = make()
     form = admin_client.get(page_url(account)).context["adminform"].form
@@ -71,7 +70,7 @@ def test_only_permissions_that_allow_something_are_offered_each_in_words_of_its_
     assert len({*offered}) == len(offered)
 
 
-def test_a_new_colleague_with_a_role_can_log_in(admin_client: Client) -> None:
+def test_a_new_colleague_with_a_role_can_log_in(admin_client):
     """A role alone opened no page, and the login said that the password was wrong."""
     form = form_at(admin_client, add_url(User)) | {"username": "vera", "role": "viewer"}
     form |= {"password1": "correct-horse-77", "password2": "correct-horse-77"}
@@ -83,7 +82,7 @@ def test_a_new_colleague_with_a_role_can_log_in(admin_client: Client) -> None:
     assert "agent has a role but cannot log in here: “Staff status” is off." in told(without)
 
 
-def test_a_group_gets_no_permission_that_its_editor_lacks(clerk: Client) -> None:
+def test_a_group_gets_no_permission_that_its_editor_lacks(clerk):
     """B8"""
     clerk.post(add_url(Group), {"name": "mine", "permissions": [permission("delete_source").pk]})
     assert not Group.objects.filter(name="mine").exists()
@@ -92,7 +91,7 @@ def test_a_group_gets_no_permission_that_its_editor_lacks(clerk: Client) -> None
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_a_more_powerful_account_or_group_is_out_of_reach(clerk: Client, active: bool) -> None:
+def test_a_more_powerful_account_or_group_is_out_of_reach(clerk, active):
     """Who sets its password is that account, and who empties a group takes from others."""
     chief = User.objects.create(username="chief", is_staff=True, is_superuser=True, is_active=active)
     curator = User.objects.create(username="curator", is_staff=True, is_active=active)
@@ -111,7 +110,7 @@ def test_a_more_powerful_account_or_group_is_out_of_reach(clerk: Client, active:
     assert User.objects.filter(pk__in=[chief.pk, curator.pk]).count() == 2
 
 
-def test_a_superuser_hands_out_everything(admin_client: Client) -> None:
+def test_a_superuser_hands_out_everything(admin_client):
     """B8"""
     colleague = User.objects.create(username="colleague", is_staff=True)
     save(admin_client, colleague, is_superuser="on", user_permissions=[permission("delete_source").pk])
@@ -119,9 +118,7 @@ def test_a_superuser_hands_out_everything(admin_client: Client) -> None:
     assert colleague.is_superuser and colleague.user_permissions.count() == 1
 
 
-def test_the_question_before_an_account_is_deleted_names_its_groups_and_permissions(
-    admin_client: Client,
-) -> None:
+def test_the_question_before_an_account_is_deleted_names_its_groups_and_permissions(admin_client):
     team = Group.objects.create(name="finance team")
     team.permissions.add(permission("view_source"))
     leaver = User.objects.create(username="leaver")
@@ -136,7 +133,7 @@ def test_the_question_before_an_account_is_deleted_names_its_groups_and_permissi
     assert " object (" not in account + group
 
 
-def test_the_question_before_a_deletion_is_not_turned_round_by_a_name(admin_client: Client) -> None:
+def test_the_question_before_a_deletion_is_not_turned_round_by_a_name(admin_client):
     """U+202E in a name would reverse the words of the question behind it."""
     team = Group.objects.create(name="finance \u202eteam")
     team.permissions.add(permission("view_source"))

@@ -66,9 +66,7 @@ def application(window: Window) -> dict[str, str]:
         "sign_in",
     ],
 )
-def test_every_page_fits_its_window_and_can_be_used_without_sight(
-    window: Window, axe: str, name: str
-) -> None:
+def test_every_page_fits_its_window_and_can_be_used_without_sight(window, axe, name):
     path = application(window)[name]
     window.browser.complaints()
     window.open(path)
@@ -91,7 +89,7 @@ def test_every_page_fits_its_window_and_can_be_used_without_sight(
 
 
 @pytest.mark.parametrize(("button", "allowed"), [("allow", True), ("refuse", False)])
-def test_both_buttons_lead_back_to_the_application(window: Window, button: str, allowed: bool) -> None:
+def test_both_buttons_lead_back_to_the_application(window, button, allowed):
     window.open(application(window)["consent"])
     before = AllowedApplication.objects.filter(name="Desk Agent").count()
     window.browser.click(f"[name={button}]")
@@ -99,7 +97,7 @@ def test_both_buttons_lead_back_to_the_application(window: Window, button: str, 
     assert AllowedApplication.objects.filter(name="Desk Agent").count() - before == int(allowed)
 
 
-def test_an_application_is_revoked_by_its_button(window: Window) -> None:
+def test_an_application_is_revoked_by_its_button(window):
     pages: Any = application(window)
     allowed = AllowedApplication.objects.create(
         user=User.objects.get(username="admin"),

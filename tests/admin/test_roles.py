@@ -54,7 +54,7 @@ def role_name(account: User) -> str:
     return "" if role is None else role.name
 
 
-def test_every_permission_is_given_to_the_owner_or_belongs_to_no_page() -> None:
+def test_every_permission_is_given_to_the_owner_or_belongs_to_no_page():
     """A new model has to say who may do what with it."""
     given = roles.PERMISSIONS[Name.OWNER]
     internal = {(app, model) for app, models in roles.INTERNAL.items() for model in models}
@@ -74,7 +74,7 @@ def _has_no_use(permission: Permission) -> bool:
     )
 
 
-def test_a_migration_restores_roles_and_leaves_own_groups_alone() -> None:
+def test_a_migration_restores_roles_and_leaves_own_groups_alone():
     own = Group.objects.create(name="mine")
     own.permissions.add(Permission.objects.get(codename="view_source"))
     group_of(Name.VIEWER).permissions.add(Permission.objects.get(codename="delete_source"))
@@ -88,7 +88,7 @@ def test_a_migration_restores_roles_and_leaves_own_groups_alone() -> None:
     assert list(own.permissions.values_list("codename", flat=True)) == ["view_source"]
 
 
-def test_an_own_group_of_the_same_name_stays_what_it_is() -> None:
+def test_an_own_group_of_the_same_name_stays_what_it_is():
     Role.objects.all().delete()
     Group.objects.all().delete()
     own = Group.objects.create(name="Viewer")
@@ -99,7 +99,7 @@ def test_an_own_group_of_the_same_name_stays_what_it_is() -> None:
     assert Group.objects.count() == 5
 
 
-def test_one_choice_gives_a_role_and_takes_the_former_one(admin_client: Client) -> None:
+def test_one_choice_gives_a_role_and_takes_the_former_one(admin_client):
     own = Group.objects.create(name="mine")
     member = make_member("ada", Name.VIEWER)
     member.groups.add(own)
@@ -113,7 +113,7 @@ def test_one_choice_gives_a_role_and_takes_the_former_one(admin_client: Client) 
     assert HistoryEntry.of(member).count() == 2
 
 
-def test_a_new_user_gets_a_role_at_once(admin_client: Client) -> None:
+def test_a_new_user_gets_a_role_at_once(admin_client):
     password = {"password1": "quite-another-one", "password2": "quite-another-one", "usable_password": "true"}
     admin_client.post(add_url(User), {"username": "new", "role": "curator", "is_staff": "on"} | password)
     made = User.objects.get(username="new")
@@ -121,7 +121,7 @@ def test_a_new_user_gets_a_role_at_once(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("role", ["owner", "operator"])
-def test_no_role_above_the_own_can_be_given_also_by_a_forged_post(role: str) -> None:
+def test_no_role_above_the_own_can_be_given_also_by_a_forged_post(role):
     clerk = make_member("clerk", Name.CURATOR)
     clerk.user_permissions.set(Permission.objects.filter(codename__in=("add_user", "change_user")))
     make_member("chief", is_superuser=True)
@@ -139,7 +139,7 @@ def test_no_role_above_the_own_can_be_given_also_by_a_forged_post(role: str) -> 
     assert not User.objects.filter(username="new").exists()
 
 
-def test_an_owner_neither_makes_superusers_nor_changes_them() -> None:
+def test_an_owner_neither_makes_superusers_nor_changes_them():
     client, root = signed_in(make_member("owner", Name.OWNER)), make_member("root", is_superuser=True)
     colleague = make_member("colleague")
     save(client, colleague, is_superuser="on", role="owner")
@@ -149,7 +149,7 @@ def test_an_owner_neither_makes_superusers_nor_changes_them() -> None:
     assert client.post(reverse("admin:auth_user_delete", args=[root.pk]), {"post": "yes"}).status_code == 403
 
 
-def test_the_group_of_a_role_is_only_looked_at(admin_client: Client) -> None:
+def test_the_group_of_a_role_is_only_looked_at(admin_client):
     group = group_of(Name.VIEWER)
     had = set(group.permissions.values_list("pk", flat=True))
     assert admin_client.get(page_url(group)).status_code == 200
@@ -173,7 +173,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_last_owner_stays_one(loss: str) -> None:
+def test_the_last_owner_stays_one(loss):
     owner = make_member("owner", Name.OWNER)
     make_member("off", is_superuser=True, is_active=False)
     client = signed_in(owner)
@@ -186,7 +186,7 @@ def test_the_last_owner_stays_one(loss: str) -> None:
     assert roles.owners().get().username == "second"
 
 
-def test_the_last_owners_cannot_be_deleted_alone_or_together() -> None:
+def test_the_last_owners_cannot_be_deleted_alone_or_together():
     one, other = make_member("one", Name.OWNER), make_member("other", Name.OWNER)
     client = signed_in(one)
     chosen = {"action": "delete_selected", "_selected_action": [one.pk, other.pk], "post": "yes"}
@@ -198,7 +198,7 @@ def test_the_last_owners_cannot_be_deleted_alone_or_together() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_owners_who_remove_each_other_at_once_one_stays() -> None:
+def test_of_two_owners_who_remove_each_other_at_once_one_stays():
     for loss in ("disabled", "another role"):
         names = [f"{name}-{loss.split()[0]}" for name in ("one", "other")]
         one, other = (make_member(name, Name.OWNER) for name in names)
@@ -226,7 +226,7 @@ def test_of_two_owners_who_remove_each_other_at_once_one_stays() -> None:
         roles.owners().update(is_active=False)
 
 
-def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_client: Client) -> None:
+def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_client):
     """Else saving the page of a toolset whose group was deleted would open it."""
     group, ada = Group.objects.create(name="Finance"), make_member("ada")
     toolset = make_toolset("finance", reserved_for=["group:Finance", "user:ada"])
@@ -253,7 +253,7 @@ def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_clien
     assert "These do not exist: group:Nobody" in text_of(refused)
 
 
-def test_an_operator_refreshes_a_source_and_changes_nothing_of_it() -> None:
+def test_an_operator_refreshes_a_source_and_changes_nothing_of_it():
     client, source = signed_in(make_member("op", Name.OPERATOR)), make_source("closed")
     page = text_of(client.get(page_url(source)))
     assert "Refresh now" in page
@@ -264,7 +264,7 @@ def test_an_operator_refreshes_a_source_and_changes_nothing_of_it() -> None:
     assert "Could not connect" in told(pressed)
 
 
-def test_only_models_with_a_table_of_their_own_are_named_in_the_table() -> None:
+def test_only_models_with_a_table_of_their_own_are_named_in_the_table():
     """But for those of apps that come with the next migrations."""
     known = {(model._meta.app_label, model._meta.model_name) for model in apps.get_models()}
     named = {

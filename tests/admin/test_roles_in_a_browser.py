@@ -28,7 +28,7 @@ def choose(window: Window, field: str, value: str) -> None:
     )
 
 
-def test_a_user_is_made_with_a_role_and_given_another(window: Window) -> None:
+def test_a_user_is_made_with_a_role_and_given_another(window):
     window.open(add_url(User))
     window.run("document.querySelector('[name=username]').value = 'ada'")
     for field in ("password1", "password2"):
@@ -46,7 +46,7 @@ def test_a_user_is_made_with_a_role_and_given_another(window: Window) -> None:
     assert roles.role_of(ada) == Role.objects.get(name="operator")
 
 
-def test_a_toolset_and_a_source_are_reserved_for_a_group(window: Window) -> None:
+def test_a_toolset_and_a_source_are_reserved_for_a_group(window):
     Group.objects.create(name="Finance")
     for row in (make_toolset("finance"), make_source("closed")):
         window.open(page_url(row))

@@ -80,7 +80,7 @@ def is_in(client: Client) -> bool:
     return 200 in statuses
 
 
-def test_after_the_password_the_code_is_asked_for_at_every_door(clock: Clock) -> None:
+def test_after_the_password_the_code_is_asked_for_at_every_door(clock):
     enrol(clock)
     client = log_in()
     for path in ("/admin/catalogue/source/", "/admin/login/", "/admin/password_change/", "/admin/nowhere/"):
@@ -96,7 +96,7 @@ def test_after_the_password_the_code_is_asked_for_at_every_door(clock: Clock) ->
     assert is_in(client)
 
 
-def test_an_application_is_signed_in_after_the_code_and_not_before(clock: Clock) -> None:
+def test_an_application_is_signed_in_after_the_code_and_not_before(clock):
     """The pages of applications ask for the code too, and go on where the person wanted to go."""
     enrol(clock)
     metadata = {"client_name": "Agent", "redirect_uris": ["http://127.0.0.1:4711/callback"]}
@@ -122,7 +122,7 @@ def test_an_application_is_signed_in_after_the_code_and_not_before(clock: Clock)
     assert not AllowedApplication.objects.exists()
 
 
-def test_the_audit_has_right_and_wrong_codes(clock: Clock) -> None:
+def test_the_audit_has_right_and_wrong_codes(clock):
     """A password alone is entered as a sign-in; without these lines it would look like a whole one."""
     enrol(clock)
     client = log_in()
@@ -135,14 +135,14 @@ def test_the_audit_has_right_and_wrong_codes(clock: Clock) -> None:
     ]
 
 
-def test_the_page_leads_to_no_other_site(clock: Clock) -> None:
+def test_the_page_leads_to_no_other_site(clock):
     enrol(clock)
     answer = log_in().post(f"{PAGE}?next=https://evil.example/", {"code": code_of(clock)})
     assert answer["Location"] == "/admin/"
 
 
 @pytest.mark.parametrize("steps", [-2, 2])
-def test_codes_of_other_times_are_wrong(clock: Clock, steps: int) -> None:
+def test_codes_of_other_times_are_wrong(clock, steps):
     enrol(clock)
     client = log_in()
     assert client.post(PAGE, {"code": code_of(clock, steps=steps)}).status_code == 400
@@ -150,14 +150,14 @@ def test_codes_of_other_times_are_wrong(clock: Clock, steps: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "abcdef", "١٢٣٤٥٦", "1" * 40, "a" * 16, "\x00"])
-def test_what_is_no_code_is_refused(clock: Clock, text: str) -> None:
+def test_what_is_no_code_is_refused(clock, text):
     enrol(clock)
     client = log_in()
     assert client.post(PAGE, {"code": text}).status_code == 400
     assert not is_in(client)
 
 
-def test_a_code_counts_once_also_for_several_at_once(clock: Clock) -> None:
+def test_a_code_counts_once_also_for_several_at_once(clock):
     enrol(clock)
     clients, code = [log_in() for _ in range(4)], code_of(clock)
 
@@ -172,7 +172,7 @@ def test_a_code_counts_once_also_for_several_at_once(clock: Clock) -> None:
     assert log_in().post(PAGE, {"code": code_of(clock, steps=-1)}).status_code == 400, "nor an older one"
 
 
-def test_codes_count_again_after_the_clock_was_set_back(clock: Clock) -> None:
+def test_codes_count_again_after_the_clock_was_set_back(clock):
     """All were refused until the time of the last code was reached; each still counts once."""
     clock.now += 86_400
     enrol(clock)
@@ -181,7 +181,7 @@ def test_codes_count_again_after_the_clock_was_set_back(clock: Clock) -> None:
     assert log_in().post(PAGE, {"code": code_of(clock)}).status_code == 400
 
 
-def test_a_recovery_code_opens_once_and_new_ones_end_the_others(clock: Clock) -> None:
+def test_a_recovery_code_opens_once_and_new_ones_end_the_others(clock):
     client, codes = enrol(clock)
     assert len(set(codes)) == second_factor.RECOVERY_CODES
     for typed, status in ((codes[0], 302), (codes[0], 400), (codes[1].upper().replace("-", " "), 302)):
@@ -192,7 +192,7 @@ def test_a_recovery_code_opens_once_and_new_ones_end_the_others(clock: Clock) ->
     assert log_in().post(PAGE, {"code": page.context_data["codes"][2]}).status_code == 302
 
 
-def test_codes_are_not_tried_at_will_from_however_many_addresses(clock: Clock) -> None:
+def test_codes_are_not_tried_at_will_from_however_many_addresses(clock):
     enrol(clock)
     clients = [log_in() for _ in range(3)]
     for number in range(CODES.failures):
@@ -205,7 +205,7 @@ def test_codes_are_not_tried_at_will_from_however_many_addresses(clock: Clock) -
     assert clients[0].post(PAGE, {"code": code_of(clock)}).status_code == 302
 
 
-def test_nothing_of_it_stands_in_the_database_as_it_is(clock: Clock) -> None:
+def test_nothing_of_it_stands_in_the_database_as_it_is(clock):
     _, codes = enrol(clock)
     factor = SecondFactor.objects.get()
     stored = f"{factor.encrypted_key} {factor.recovery_digests}"
@@ -213,16 +213,14 @@ def test_nothing_of_it_stands_in_the_database_as_it_is(clock: Clock) -> None:
     assert not any(code.replace("-", "") in stored for code in codes)
 
 
-def test_one_that_was_not_confirmed_is_not_asked_for(clock: Clock) -> None:
+def test_one_that_was_not_confirmed_is_not_asked_for(clock):
     client = log_in()
     assert client.get(PAGE).status_code == 200
     assert client.post(PAGE, {"code": "000000"}).status_code == 400
     assert is_in(log_in())
 
 
-def test_staff_set_it_up_before_anything_else_where_the_setting_says_so(
-    clock: Clock, settings: Settings
-) -> None:
+def test_staff_set_it_up_before_anything_else_where_the_setting_says_so(clock, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
     client = log_in()
     assert not is_in(client)
@@ -234,7 +232,7 @@ def test_staff_set_it_up_before_anything_else_where_the_setting_says_so(
     assert SecondFactor.objects.exists(), "nor may they remove it"
 
 
-def test_a_user_removes_it_with_a_code_and_the_history_tells(clock: Clock) -> None:
+def test_a_user_removes_it_with_a_code_and_the_history_tells(clock):
     client, _ = enrol(clock)
     assert client.post(PAGE, {"code": "000000", "do": "remove"}).status_code == 400
     assert client.post(PAGE, {"code": code_of(clock), "do": "remove"}).status_code == 302
@@ -245,7 +243,7 @@ def test_a_user_removes_it_with_a_code_and_the_history_tells(clock: Clock) -> No
     }
 
 
-def test_an_administrator_resets_it_and_others_do_not(clock: Clock) -> None:
+def test_an_administrator_resets_it_and_others_do_not(clock):
     enrol(clock)
     ada = User.objects.get()
     helper = User.objects.create_user("helper", password=PASSWORD, is_staff=True)
@@ -261,7 +259,7 @@ def test_an_administrator_resets_it_and_others_do_not(clock: Clock) -> None:
     assert HistoryEntry.objects.filter(object_name="ada", actor_name="boss").exists()
 
 
-def test_an_operator_resets_the_only_administrator_s_on_the_machine(clock: Clock) -> None:
+def test_an_operator_resets_the_only_administrator_s_on_the_machine(clock):
     enrol(clock)
     told = StringIO()
     call_command("reset_second_factor", "ada", stdout=told)
@@ -276,9 +274,7 @@ def test_an_operator_resets_the_only_administrator_s_on_the_machine(clock: Clock
         call_command("reset_second_factor", "bob")
 
 
-def test_a_key_that_a_lost_secret_key_has_made_unreadable_is_no_wrong_code(
-    clock: Clock, settings: Settings
-) -> None:
+def test_a_key_that_a_lost_secret_key_has_made_unreadable_is_no_wrong_code(clock, settings):
     _, codes = enrol(clock)
     code = code_of(clock)
     settings.SECRET_KEY = "n" * 50
@@ -288,7 +284,7 @@ def test_a_key_that_a_lost_secret_key_has_made_unreadable_is_no_wrong_code(
     assert client.post(PAGE, {"code": codes[0]}).status_code == 302
 
 
-def test_a_new_secret_key_keeps_it(clock: Clock, settings: Settings) -> None:
+def test_a_new_secret_key_keeps_it(clock, settings):
     enrol(clock)
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "n" * 50, [settings.SECRET_KEY]
     settings.SECRET_KEY_FILE = None
@@ -300,7 +296,7 @@ def test_a_new_secret_key_keeps_it(clock: Clock, settings: Settings) -> None:
     assert client.post(PAGE, {"code": code_of(clock)}).status_code == 302
 
 
-def test_the_company_s_logins_are_left_to_the_company(clock: Clock, settings: Settings) -> None:
+def test_the_company_s_logins_are_left_to_the_company(clock, settings):
     company = "identity.company_login.CompanyBackend"
     settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, company]
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
@@ -311,7 +307,7 @@ def test_the_company_s_logins_are_left_to_the_company(clock: Clock, settings: Se
     assert not is_in(client)
 
 
-def test_sessions_of_before_are_asked_too(clock: Clock, settings: Settings) -> None:
+def test_sessions_of_before_are_asked_too(clock, settings):
     older, former = log_in(), log_in()
     session = older.session
     del session[second_factor.SESSION_KEY]
@@ -321,7 +317,7 @@ def test_sessions_of_before_are_asked_too(clock: Clock, settings: Settings) -> N
     assert not is_in(former), "from before the setting demanded one"
 
 
-def test_other_sessions_are_asked_once_the_user_has_one(clock: Clock) -> None:
+def test_other_sessions_are_asked_once_the_user_has_one(clock):
     """One may be of somebody who got hold of the password."""
     other = log_in()
     assert is_in(other)
@@ -331,7 +327,7 @@ def test_other_sessions_are_asked_once_the_user_has_one(clock: Clock) -> None:
     assert is_in(other)
 
 
-def test_the_key_that_another_session_saw_is_not_the_one_that_is_set_up(clock: Clock) -> None:
+def test_the_key_that_another_session_saw_is_not_the_one_that_is_set_up(clock):
     """Who has the password would otherwise also have all codes, once the user sets up a second factor."""
     thief, user = log_in(), log_in()
     seen = thief.get(PAGE).context["key"]  # type: ignore[index]
@@ -344,9 +340,7 @@ def test_the_key_that_another_session_saw_is_not_the_one_that_is_set_up(clock: C
     assert second_factor.key_of(SecondFactor.objects.get()) == shown
 
 
-def test_a_key_that_another_session_exchanges_meanwhile_is_not_confirmed(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_another_session_exchanges_meanwhile_is_not_confirmed(clock, monkeypatch):
     thief, user = log_in(), log_in()
     user.get(PAGE)
     code = code_of(clock)

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 
 from identity.models import SecondFactor
 from tests.admin.test_pages_in_a_browser import KEPT, NARROW, PICTURES, WIDE, axe, axe_problems, overflowing
-from tests.admin.test_second_factor import PAGE, PASSWORD, Clock, clock, code_of
+from tests.admin.test_second_factor import PAGE, PASSWORD, clock, code_of
 from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 
@@ -64,7 +64,7 @@ def leave(window: Window) -> None:
 ADA = "ada"
 
 
-def test_a_person_sets_it_up_logs_in_with_it_and_removes_it(window: Window, clock: Clock, look: Look) -> None:
+def test_a_person_sets_it_up_logs_in_with_it_and_removes_it(window, clock, look):
     window.browser.complaints()
     leave(window)
     log_in(window)
@@ -113,7 +113,7 @@ def test_a_person_sets_it_up_logs_in_with_it_and_removes_it(window: Window, cloc
     assert not SecondFactor.objects.exclude(confirmed_at=None).exists()
 
 
-def test_an_owner_resets_a_colleague_s(window: Window, clock: Clock) -> None:
+def test_an_owner_resets_a_colleague_s(window, clock):
     ada = User.objects.get(username=ADA)
     SecondFactor.objects.create(user=ada, encrypted_key="x", confirmed_at="2026-01-01T00:00Z")
     window.open(f"/admin/auth/user/{ada.pk}/change/")

@@ -68,7 +68,7 @@ def sign_in(name: str = "ada", password: str = "wrong", *, address: str = "192.0
     return Client(REMOTE_ADDR=address).post("/admin/login/", given, **forwarded)
 
 
-def test_after_some_wrong_passwords_not_even_the_right_one_is_looked_at() -> None:
+def test_after_some_wrong_passwords_not_even_the_right_one_is_looked_at():
     """B8: until a quarter of an hour has passed; other people and other addresses are not concerned."""
     User.objects.create_superuser("grace", password=PASSWORD)
     for _ in range(TRIES):
@@ -83,14 +83,14 @@ def test_after_some_wrong_passwords_not_even_the_right_one_is_looked_at() -> Non
     assert sign_in(password=PASSWORD).status_code == 302
 
 
-def test_one_address_does_not_try_a_password_on_everybody() -> None:
+def test_one_address_does_not_try_a_password_on_everybody():
     """B8"""
     for number in range(SIGN_INS.failures):
         assert "correct username" in text_of(sign_in(f"user-{number}"))
     assert "Too many" in text_of(sign_in(password=PASSWORD))
 
 
-def test_whoever_signs_in_begins_anew() -> None:
+def test_whoever_signs_in_begins_anew():
     """B8: people mistype."""
     for _ in range(3):
         for _ in range(TRIES - 1):
@@ -99,7 +99,7 @@ def test_whoever_signs_in_begins_anew() -> None:
     assert FailureCount.objects.get().failures == 3 * (TRIES - 1)
 
 
-def test_a_network_of_ipv6_is_one_caller_and_a_named_proxy_is_none(settings: Settings) -> None:
+def test_a_network_of_ipv6_is_one_caller_and_a_named_proxy_is_none(settings):
     """B8: behind a proxy, strangers lock out nobody but themselves; others may claim what they like."""
     for number in range(TRIES):
         sign_in(address=f"2001:db8::{number}")
@@ -116,7 +116,7 @@ def test_a_network_of_ipv6_is_one_caller_and_a_named_proxy_is_none(settings: Set
 @pytest.mark.parametrize(
     "shown", ["203.0.113.7:{}", "[2001:db8::{}]:443", "[2001:db8::{}]", "::ffff:203.0.113.7"]
 )
-def test_however_a_proxy_writes_an_address_it_is_that_address(settings: Settings, shown: str) -> None:
+def test_however_a_proxy_writes_an_address_it_is_that_address(settings, shown):
     """Some add the port, by which each connection would begin anew."""
     settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": "10.0.0.1"}
     for port in range(TRIES):
@@ -127,7 +127,7 @@ def test_however_a_proxy_writes_an_address_it_is_that_address(settings: Settings
     assert sign_in(password=PASSWORD, address="::ffff:203.0.113.8").status_code == 302
 
 
-def test_the_log_names_who_failed_and_from_where(logged: list[str]) -> None:
+def test_the_log_names_who_failed_and_from_where(logged):
     """B8: in one line; what is no account's name may be a password, and is left out."""
     sign_in("ada\nINFO all is well", address="192.0.2.9")
     for _ in range(TRIES + 1):
@@ -139,7 +139,7 @@ def test_the_log_names_who_failed_and_from_where(logged: list[str]) -> None:
     assert all(line.count("\n") == 1 for line in told)
 
 
-def test_counts_that_have_ended_are_removed() -> None:
+def test_counts_that_have_ended_are_removed():
     """E7"""
     ended = timezone.now() - timedelta(seconds=1)
     FailureCount.objects.create(key="old", failures=1, ends_at=ended)
@@ -147,7 +147,7 @@ def test_counts_that_have_ended_are_removed() -> None:
     assert not FailureCount.objects.filter(key="old").exists()
 
 
-def test_counts_of_a_clock_that_was_ahead_keep_nobody_out() -> None:
+def test_counts_of_a_clock_that_was_ahead_keep_nobody_out():
     """It was a day until the next attempt."""
     for _ in range(TRIES + 1):
         sign_in()
@@ -156,7 +156,7 @@ def test_counts_of_a_clock_that_was_ahead_keep_nobody_out() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_passwords_are_checked_one_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_checked_one_at_a_time(settings, monkeypatch):
     """G3: however many sign in, calls find a core; who would wait too long is told, and not counted."""
     settings.PASSWORD_HASHERS = [f"{__name__}.WaitingHasher"]
     User.objects.filter(username="ada").delete()

@@ -4,12 +4,10 @@ import re
 from datetime import timedelta
 from html import unescape
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
-from django.test import Client
 from django.utils import timezone
 
 from access.callers import Scope
@@ -19,7 +17,6 @@ from identity.bearers import authenticate
 from identity.client_configuration import HttpServer, McpClient
 from identity.models import AccessToken, default_scopes
 from identity.tokens import create_token, find_token
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution, make_toolset
 
@@ -32,7 +29,7 @@ MAKING = (
 TOKEN = re.compile(r"wfc_[\w-]{20,}")
 
 
-def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client: Client) -> None:
+def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client):
     """E8: the token works, its configuration is valid JSON, and no cache keeps the page."""
     response = admin_client.post(add_url(AccessToken), NEW)
     page = unescape(response.content.decode())
@@ -48,7 +45,7 @@ def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client: C
         assert not TOKEN.findall(admin_client.get(url).content.decode())
 
 
-def test_the_scopes_are_explained(admin_client: Client) -> None:
+def test_the_scopes_are_explained(admin_client):
     """B8: who makes a token reads what it allows."""
     shown = text_of(admin_client.get(add_url(AccessToken)))
     assert "workflows:run: start executions, and read and cancel those" in shown
@@ -65,9 +62,7 @@ def test_the_scopes_are_explained(admin_client: Client) -> None:
         ({"expires_at_0": "2020-01-01", "expires_at_1": "00:00:00"}, "expires_at"),
     ],
 )
-def test_a_token_that_makes_no_sense_is_refused(
-    admin_client: Client, given: dict[str, object], field: str
-) -> None:
+def test_a_token_that_makes_no_sense_is_refused(admin_client, given, field):
     """B4: a taken name, no or unknown scopes, an end in the past."""
     create_token(name="taken")
     response = admin_client.post(add_url(AccessToken), NEW | given)
@@ -94,9 +89,7 @@ def test_a_token_that_makes_no_sense_is_refused(
         (("view_source", "change_source", "change_workflow"), ()),
     ],
 )
-def test_nobody_makes_a_token_that_may_more_than_they_may(
-    staff_with: StaffWith, permissions: tuple[str, ...], scopes: tuple[str, ...]
-) -> None:
+def test_nobody_makes_a_token_that_may_more_than_they_may(staff_with, permissions, scopes):
     """B8: the form offers the scopes whose permissions the maker has, and takes no others."""
     client = staff_with("add_accesstoken", "view_accesstoken", *permissions)
     form = client.get(add_url(AccessToken)).context["adminform"].form
@@ -106,7 +99,7 @@ def test_nobody_makes_a_token_that_may_more_than_they_may(
     assert {token.name for token in AccessToken.objects.all()} == set(scopes)
 
 
-def test_a_token_says_what_its_owner_may_not_use(admin_client: Client) -> None:
+def test_a_token_says_what_its_owner_may_not_use(admin_client):
     """As the agent is told; the scopes themselves look all right."""
     sales = Group.objects.create(name="Sales")
     toolset = make_toolset("sales", reserved_for=["group:Sales"])
@@ -125,7 +118,7 @@ def test_a_token_says_what_its_owner_may_not_use(admin_client: Client) -> None:
     assert "Without effect" not in text_of(admin_client.get(page_url(token)))
 
 
-def test_a_token_can_have_an_end(admin_client: Client) -> None:
+def test_a_token_can_have_an_end(admin_client):
     """E6: access for a while."""
     end = (timezone.now() + timedelta(days=30)).replace(microsecond=0)
     given = NEW | {"expires_at_0": f"{end:%Y-%m-%d}", "expires_at_1": f"{end:%H:%M:%S}"}
@@ -134,7 +127,7 @@ def test_a_token_can_have_an_end(admin_client: Client) -> None:
     assert "in 4 weeks" in text_of(admin_client.get(list_url(AccessToken)))
 
 
-def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:
+def test_a_token_can_say_how_long_its_client_waits(admin_client):
     """A8.4"""
     admin_client.post(add_url(AccessToken), NEW | {"inline_wait_seconds": "4"})
     token = AccessToken.objects.get()
@@ -146,7 +139,7 @@ def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None
         call_command("create_mcp_token", "none", "--inline-wait", "0", stdout=StringIO())
 
 
-def test_a_token_is_revoked_on_its_page_and_in_bulk(admin_client: Client) -> None:
+def test_a_token_is_revoked_on_its_page_and_in_bulk(admin_client):
     """B8: whoever holds it is locked out."""
     tokens = [create_token(name=name) for name in ("one", "two", "three")]
     assert "Revoked: one." in told(press(admin_client, tokens[0][0], "revoke"))
@@ -155,7 +148,7 @@ def test_a_token_is_revoked_on_its_page_and_in_bulk(admin_client: Client) -> Non
     assert "revoked" in text_of(admin_client.get(page_url(tokens[0][0])))
 
 
-def test_neither_name_nor_rights_of_a_token_can_be_edited_nor_is_it_deleted(admin_client: Client) -> None:
+def test_neither_name_nor_rights_of_a_token_can_be_edited_nor_is_it_deleted(admin_client):
     """B8: executions name their token for ever; its digest is nobody's business."""
     token, _ = create_token(name="one")
     assert admin_client.post(page_url(token), {"name": "two", "toolset": "1"}).status_code == 302
@@ -166,7 +159,7 @@ def test_neither_name_nor_rights_of_a_token_can_be_edited_nor_is_it_deleted(admi
 
 
 @pytest.mark.databases("identity.admin.tokens", "identity.models")
-def test_tokens_are_filtered_by_whether_they_can_be_used(admin_client: Client) -> None:
+def test_tokens_are_filtered_by_whether_they_can_be_used(admin_client):
     """B8: expired and revoked ones are told apart from those that open the door."""
     create_token(name="usable")
     create_token(name="expired", expires_at=timezone.now() - timedelta(days=1))
@@ -177,7 +170,7 @@ def test_tokens_are_filtered_by_whether_they_can_be_used(admin_client: Client) -
     assert {token.name for token in rest} == {"expired", "revoked"}
 
 
-def test_people_who_may_only_look_cannot_make_or_revoke_tokens(staff_with: StaffWith) -> None:
+def test_people_who_may_only_look_cannot_make_or_revoke_tokens(staff_with):
     """B8."""
     token, text = create_token(name="one")
     client = staff_with("view_accesstoken")
@@ -187,7 +180,7 @@ def test_people_who_may_only_look_cannot_make_or_revoke_tokens(staff_with: Staff
     assert authenticate(text) is not None
 
 
-def test_a_token_leads_to_what_it_called_and_back(admin_client: Client, staff_with: StaffWith) -> None:
+def test_a_token_leads_to_what_it_called_and_back(admin_client, staff_with):
     """B8: only for people who may see those pages."""
     token, _ = create_token(name="claude", scopes=["workflows:read"])
     theirs = make_execution(caller=token.caller.key, caller_name="claude")
@@ -200,7 +193,7 @@ def test_a_token_leads_to_what_it_called_and_back(admin_client: Client, staff_wi
     assert list_url(Execution) not in member.get(page_url(token)).content.decode()
 
 
-def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_client: Client) -> None:
+def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_client):
     """E8."""
     assert "In UTC. If empty, the token expires in 90 days." in text_of(
         admin_client.get(add_url(AccessToken))
@@ -209,7 +202,7 @@ def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_clie
     assert ">Token claude</h2>" in page
 
 
-def test_a_token_whose_owner_is_disabled_stops_and_is_marked_and_found(admin_client: Client) -> None:
+def test_a_token_whose_owner_is_disabled_stops_and_is_marked_and_found(admin_client):
     """B8: an administrator revokes it, or gives it to another user, with whom it goes on."""
     leaver = User.objects.create(username="leaver")
     token, text = create_token(name="theirs", owner=leaver)
@@ -228,9 +221,7 @@ def test_a_token_whose_owner_is_disabled_stops_and_is_marked_and_found(admin_cli
     assert HistoryEntry.of(token).get().changes == {"owner": [leaver.pk, heir.pk]}
 
 
-def test_a_token_that_ends_soon_is_marked_in_the_list_and_counted_on_the_overview(
-    admin_client: Client,
-) -> None:
+def test_a_token_that_ends_soon_is_marked_in_the_list_and_counted_on_the_overview(admin_client):
     """B8: seven days before, so that nobody is locked out unawares."""
     soon, _ = create_token(name="soon", expires_at=timezone.now() + timedelta(days=6))
     create_token(name="later")
@@ -240,7 +231,7 @@ def test_a_token_that_ends_soon_is_marked_in_the_list_and_counted_on_the_overvie
     assert "Access tokens that expire within 7 days" in text_of(admin_client.get("/admin/"))
 
 
-def test_a_token_is_rotated_on_its_page_and_the_former_secret_ended_there(admin_client: Client) -> None:
+def test_a_token_is_rotated_on_its_page_and_the_former_secret_ended_there(admin_client):
     """B8: the new secret is shown once, and both as long as both open the door."""
     token, old = create_token(name="agent")
     rotate = page_url(token).replace("/change/", "/rotate/")
@@ -261,9 +252,7 @@ def test_a_token_is_rotated_on_its_page_and_the_former_secret_ended_there(admin_
 
 
 @pytest.mark.parametrize(("permission", "may"), [("", False), ("keep_accesstoken", True)])
-def test_only_those_who_may_make_tokens_that_never_expire(
-    staff_with: StaffWith, permission: str, may: bool
-) -> None:
+def test_only_those_who_may_make_tokens_that_never_expire(staff_with, permission, may):
     """B8"""
     client = staff_with(*MAKING, *filter(None, [permission]))
     assert ("never_expires" in client.get(add_url(AccessToken)).context["adminform"].form.fields) is may
@@ -272,7 +261,7 @@ def test_only_those_who_may_make_tokens_that_never_expire(
     assert AccessToken.objects.get().owner == AccessToken.objects.get().created_by
 
 
-def test_the_settings_bound_how_long_a_token_lives(staff_with: StaffWith, settings: Any) -> None:
+def test_the_settings_bound_how_long_a_token_lives(staff_with, settings):
     """B8"""
     settings.CATALOGUE = settings.CATALOGUE | {"token_days": 30, "max_token_days": 10}
     client = staff_with(*MAKING)
@@ -286,7 +275,7 @@ def test_the_settings_bound_how_long_a_token_lives(staff_with: StaffWith, settin
     assert expires_at is not None and expires_at < timezone.now() + timedelta(days=10)
 
 
-def test_commands_make_rotate_list_and_revoke_tokens() -> None:
+def test_commands_make_rotate_list_and_revoke_tokens():
     """B8: each leaves its trace."""
     User.objects.create(username="ada")
 
@@ -314,7 +303,7 @@ def test_commands_make_rotate_list_and_revoke_tokens() -> None:
             run("create_mcp_token", name)
 
 
-def test_the_wait_of_a_tokens_calls_can_be_changed_and_nothing_else_of_it(admin_client: Client) -> None:
+def test_the_wait_of_a_tokens_calls_can_be_changed_and_nothing_else_of_it(admin_client):
     """C4: its client learns to wait longer, and needs no new token for that."""
     token, text = create_token(name="agent")
     form = admin_client.get(page_url(token)).context["adminform"].form

@@ -1,7 +1,6 @@
 """Workflows in the admin: finding, enabling and describing them."""
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from catalogue.exposure import (
@@ -11,7 +10,6 @@ from catalogue.exposure import (
     load_exposed_catalogue,
 )
 from catalogue.models import Revision, Workflow, WorkflowFilter
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import answer_question, form_at, list_url, page_url, run_action, text_of, told
 from tests.factories import make_filter, make_source, make_workflow, make_workflows
 
@@ -40,7 +38,7 @@ def make_one_of_each() -> dict[Visibility, Workflow]:
 # The list
 
 
-def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_client: Client) -> None:
+def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_client):
     """A4.2, A1.3: enabled, missing, switched off or hidden by a filter can be told apart at a glance."""
     workflows = make_one_of_each()
     page = admin_client.get(list_url(Workflow))
@@ -49,7 +47,7 @@ def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_clie
     assert all(visibility.value in text_of(page) for visibility in Visibility)
 
 
-def test_the_admins_verdict_is_the_agents_catalogue() -> None:
+def test_the_admins_verdict_is_the_agents_catalogue():
     """A4.2: what the admin shows as exposed is exactly what is served."""
     make_one_of_each()
     make_filter("beta", subject="tag", action="include")
@@ -65,7 +63,7 @@ def test_the_admins_verdict_is_the_agents_catalogue() -> None:
 
 @pytest.mark.parametrize("query", ["invoices", "Pay", "invoice-flow-77", "send_money", "quarterly"])
 @pytest.mark.databases("catalogue.admin.workflows")
-def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: Client, query: str) -> None:
+def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client, query):
     """A3.1: whatever a curator remembers of it."""
     make_workflows(3)
     make_workflow(
@@ -92,7 +90,7 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
     ],
 )
 @pytest.mark.databases("catalogue.admin.filters")
-def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> None:
+def test_workflows_are_filtered(admin_client, query):
     """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
     make_workflows(3)
     wanted = make_workflow(
@@ -122,13 +120,13 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
     ],
 )
 @pytest.mark.databases("catalogue.admin.filters")
-def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
+def test_the_other_choices_of_the_filters_keep_the_rest(admin_client, query):
     """A6.3: also when somebody edits the address by hand."""
     workflow = make_workflow()
     assert tool_names(admin_client.get(list_url(Workflow), query)) == [workflow.tool_name]
 
 
-def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client) -> None:
+def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client):
     """B8: names, descriptions, tags, schemas and problems of engines are hostile."""
     workflow = make_workflow(
         name=HOSTILE,
@@ -151,7 +149,7 @@ def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client)
 # Enabling
 
 
-def test_selected_workflows_are_enabled_and_agents_notice(admin_client: Client) -> None:
+def test_selected_workflows_are_enabled_and_agents_notice(admin_client):
     """A4.4: the revision moves with the change."""
     workflows = make_workflows(3, enabled=False)
     revision = Revision.current()
@@ -162,8 +160,8 @@ def test_selected_workflows_are_enabled_and_agents_notice(admin_client: Client) 
 
 @pytest.mark.databases("catalogue.admin.workflows")
 def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries(
-    admin_client: Client, django_assert_max_num_queries: object
-) -> None:
+    admin_client, django_assert_max_num_queries
+):
     """A4.2: "select all" reaches beyond the page that is shown."""
     workflows = make_workflows(120)
     with django_assert_max_num_queries(75):  # type: ignore[operator]
@@ -173,7 +171,7 @@ def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries
     assert not Workflow.objects.filter(enabled=True).exists()
 
 
-def test_the_switch_on_a_workflows_page_works_too(admin_client: Client) -> None:
+def test_the_switch_on_a_workflows_page_works_too(admin_client):
     """A4.4."""
     workflow = make_workflow()
     revision = Revision.current()
@@ -186,7 +184,7 @@ def test_the_switch_on_a_workflows_page_works_too(admin_client: Client) -> None:
 # Hints for many
 
 
-def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(admin_client: Client) -> None:
+def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(admin_client):
     """A4.4: and agents notice."""
     unsaid, destructive = make_workflow(), make_workflow(destructive_hint=True, idempotent_hint=True)
     done, other = make_workflow(read_only_hint=True), make_workflow()
@@ -201,7 +199,7 @@ def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(adm
     assert Revision.current() == revision + 1
 
 
-def test_the_engines_hints_can_be_taken_again(admin_client: Client) -> None:
+def test_the_engines_hints_can_be_taken_again(admin_client):
     """A3.1: the way back from having marked too many."""
     engines = {"destructiveHint": True}
     marked = make_workflow(hints=engines, read_only_hint=True, open_world_hint=False)
@@ -215,7 +213,7 @@ def test_the_engines_hints_can_be_taken_again(admin_client: Client) -> None:
 # Permissions
 
 
-def test_workflows_come_from_engines_only(admin_client: Client) -> None:
+def test_workflows_come_from_engines_only(admin_client):
     """A1.2, A1.3: nobody adds or deletes one by hand; its history stays."""
     workflow = make_workflow()
     assert admin_client.get(list_url(Workflow) + "add/").status_code == 403
@@ -225,7 +223,7 @@ def test_workflows_come_from_engines_only(admin_client: Client) -> None:
     assert Workflow.objects.exists()
 
 
-def test_people_who_may_only_look_cannot_enable_or_change(staff_with: StaffWith) -> None:
+def test_people_who_may_only_look_cannot_enable_or_change(staff_with):
     """B8: Django's permissions hold for actions and forms."""
     workflow = make_workflow(enabled=False)
     client = staff_with("view_workflow")
@@ -237,7 +235,7 @@ def test_people_who_may_only_look_cannot_enable_or_change(staff_with: StaffWith)
 
 
 @pytest.mark.databases("catalogue.admin.workflows")
-def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client: Client) -> None:
+def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client):
     """A3.1: the curator's, else the engine's, else the name."""
     second = make_workflow(name="zz", upstream_title="Bake bread")
     third = make_workflow(name="aa", upstream_title="Answer mail", title_override="Count sheep")
@@ -248,7 +246,7 @@ def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client:
     assert rows == [workflow.tool_name for workflow in (first, second, third)]
 
 
-def test_an_empty_list_offers_only_what_can_be_done_there(admin_client: Client) -> None:
+def test_an_empty_list_offers_only_what_can_be_done_there(admin_client):
     """B8: nobody can add a workflow by hand; filters can be reset once there are some."""
     empty = text_of(admin_client.get(list_url(Workflow)))
     assert "There is nothing here yet." in empty and "0 workflows" in empty

@@ -392,7 +392,7 @@ def test_a_body_that_gives_a_value_twice_is_refused(filler):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
+def test_a_worker_runs_what_was_started_without_waiting(engine):
     """A2.2, A8.3, A8.4"""
     client = agent()
     started = client.post(
@@ -407,7 +407,7 @@ def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_waiting_brings_the_result_with_the_answer(engine: Source, example_engine: ExampleEngine):
+def test_waiting_brings_the_result_with_the_answer(engine, example_engine):
     """A2.2, A7.1, B3: and our record agrees with the engine's own."""
     response = agent().post(
         "/api/executions/",
@@ -422,7 +422,7 @@ def test_waiting_brings_the_result_with_the_answer(engine: Source, example_engin
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(engine: Source):
+def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(engine):
     """A7.4, A5.2"""
     response = agent().post(
         "/api/executions/", {"tool": "csv_profile", "arguments": {"csv": "a,b\n1\n"}, "wait_seconds": 30}
@@ -434,7 +434,7 @@ def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(e
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
+async def test_a_wait_that_is_over_leaves_the_run_going(engine):
     """A7.1: bounded."""
     client = await in_thread(agent)
     body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 20}
@@ -448,7 +448,7 @@ async def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine: Source):
+def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine):
     """E7, A7.1: the run goes on, and everybody else's requests have threads left."""
     client = agent()
     body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 50}
@@ -483,9 +483,7 @@ def test_a_repeated_key_gives_the_execution_that_there_is_and_says_so():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_repeated_key_gives_the_result_once_it_is_there(
-    engine: Source, example_engine: ExampleEngine, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_repeated_key_gives_the_result_once_it_is_there(engine, example_engine, monkeypatch):
     """A run that no process advances is advanced at once by the request that waits for it."""
     monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", 60.0)
     client = agent()
@@ -609,7 +607,7 @@ def test_cancelling_what_does_not_exist_is_not_found(identifier):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_running_workflow_is_cancelled_at_the_engine(engine: Source, example_engine: ExampleEngine):
+def test_a_running_workflow_is_cancelled_at_the_engine(engine, example_engine):
     """A7.5"""
     client = agent()
     started = client.post("/api/executions/", {"tool": "countdown", "arguments": {"seconds": 60}})
@@ -691,7 +689,7 @@ def test_what_the_retention_removed_is_null_and_says_when():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, example_engine: ExampleEngine):
+def test_an_administrator_names_the_run_that_the_engine_has(engine, example_engine):
     """B8: the engine is asked, and a worker follows the run to its result."""
     execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
     client = administrator()
@@ -712,7 +710,7 @@ def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, exam
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine: Source):
+def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine):
     execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
 
     response = administrator().post(

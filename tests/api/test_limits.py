@@ -23,7 +23,7 @@ def configured(settings: Any) -> Any:
     return change
 
 
-def test_a_call_beyond_the_queue_is_told_when_to_come_back(configured: Any):
+def test_a_call_beyond_the_queue_is_told_when_to_come_back(configured):
     """B5, B7: 503 with Retry-After, and nothing recorded."""
     configured(max_concurrent_executions=1, max_queued_executions=1)
     make_workflow(tool_name="greet")
@@ -39,7 +39,7 @@ def test_a_call_beyond_the_queue_is_told_when_to_come_back(configured: Any):
     assert Execution.objects.count() == 2
 
 
-def test_a_call_that_waits_in_the_queue_is_shown_as_such(configured: Any):
+def test_a_call_that_waits_in_the_queue_is_shown_as_such(configured):
     """A8.2"""
     configured(max_concurrent_executions=1)
     make_workflow(tool_name="greet")

@@ -174,9 +174,7 @@ def test_secrets_come_from_the_environment_or_standard_input(db, monkeypatch):
     ("given", "complaint"),
     [("s3cret", "standard input: not valid JSON"), ('{"api_key": 5}', "each secret must be a string")],
 )
-def test_standard_input_without_secrets_is_refused_without_repeating_it(
-    db: None, monkeypatch: pytest.MonkeyPatch, given: str, complaint: str
-) -> None:
+def test_standard_input_without_secrets_is_refused_without_repeating_it(db, monkeypatch, given, complaint):
     """B4, E6"""
     monkeypatch.setattr("sys.stdin", StringIO(given))
     with pytest.raises(CommandError) as refused:

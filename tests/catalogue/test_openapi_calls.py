@@ -61,9 +61,7 @@ def api() -> Iterator[TargetApi]:
 @pytest.mark.django_db(transaction=True)
 @settings(max_examples=DOCUMENTS, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
-def test_what_a_document_allows_is_sent_and_arrives_as_it_was_meant(
-    api: TargetApi, version: str, data: st.DataObject
-) -> None:
+def test_what_a_document_allows_is_sent_and_arrives_as_it_was_meant(api, version, data):
     """C1.4, C5.1: every style of parameter and body that is imported, with values of every kind."""
     random = data.draw(random_documents(version, operations=OPERATIONS))
     content = json.dumps(random.raw | {"servers": [{"url": api.base_url}]}).encode()

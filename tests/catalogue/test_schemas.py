@@ -419,9 +419,7 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("dialect", [None, "http://json-schema.org/draft-07/schema#"])
 @pytest.mark.parametrize(("given", "kept"), ODD.values(), ids=ODD)
-def test_an_odd_keyword_costs_that_keyword_and_nothing_else(
-    given: dict[str, Any], kept: dict[str, Any], dialect: str | None
-) -> None:
+def test_an_odd_keyword_costs_that_keyword_and_nothing_else(given, kept, dialect):
     stated = {} if dialect is None else {"$schema": dialect}
     schema = stated | {
         "properties": {"a": given, "other": {"type": "integer"}, "l": {"items": given}},

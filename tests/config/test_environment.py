@@ -146,9 +146,7 @@ def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(variable, va
         ("http://192.0.2.1", "http://192.0.2.1"),
     ],
 )
-def test_a_public_address_is_taken_as_browsers_write_it(
-    given: str, address: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_public_address_is_taken_as_browsers_write_it(given, address, monkeypatch):
     """O5: it is compared with what they send."""
     monkeypatch.setenv("CATALOGUE_PUBLIC_URL", given)
     assert read_environment().address == address

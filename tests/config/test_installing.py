@@ -148,9 +148,7 @@ def test_an_environment_that_a_second_worktree_links_to_is_not_installed_again(c
         ({"PIP_CLIENT_CERT": "/some.pem"}, None),
     ],
 )
-def test_uv_asks_the_indexes_of_pips_configuration_and_leaves_what_it_lacks_to_pip(
-    settings: dict[str, str], given: dict[str, str] | None
-) -> None:
+def test_uv_asks_the_indexes_of_pips_configuration_and_leaves_what_it_lacks_to_pip(settings, given):
     question = (
         "from pathlib import Path; from install import pip_settings, variables_for_uv;"
         f"print(variables_for_uv(pip_settings(Path({sys.prefix!r}))))"

@@ -4,7 +4,6 @@ import json
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -74,7 +73,7 @@ async def asked_about_a_run(kind: type[Connector], answer: Any) -> AsyncIterator
         await connector.aclose()
 
 
-async def test_a_run_of_which_little_is_told_is_followed(connector_of_the_page: type[Connector]) -> None:
+async def test_a_run_of_which_little_is_told_is_followed(connector_of_the_page):
     """B10: one that waits in the engine's queue has not begun."""
     async with asked_about_a_run(connector_of_the_page, {"state": "queued"}) as poll:
         snapshot = await poll
@@ -94,9 +93,7 @@ async def test_a_run_of_which_little_is_told_is_followed(connector_of_the_page: 
         {"state": "done", "started": 5},
     ],
 )
-async def test_an_answer_that_is_no_run_is_told_as_the_engines_mistake(
-    connector_of_the_page: type[Connector], answer: Any
-) -> None:
+async def test_an_answer_that_is_no_run_is_told_as_the_engines_mistake(connector_of_the_page, answer):
     """B6, B10: as whoever copies the page wants it, and not as an error of Python's."""
     async with asked_about_a_run(connector_of_the_page, answer) as poll:
         with pytest.raises(InvalidAnswer, match="is not a run"):
@@ -104,7 +101,7 @@ async def test_an_answer_that_is_no_run_is_told_as_the_engines_mistake(
 
 
 @pytest.mark.e2e
-def test_a_new_package_has_a_connector_of_its_name_and_passes_its_tests(tmp_path: Path) -> None:
+def test_a_new_package_has_a_connector_of_its_name_and_passes_its_tests(tmp_path):
     """B10: with nothing to change but the engine."""
     folder = tmp_path / "package"
     told, _ = run("new_connector", "big_press", "--folder", str(folder))
@@ -124,21 +121,21 @@ def test_a_new_package_has_a_connector_of_its_name_and_passes_its_tests(tmp_path
     assert outcome.returncode == 0, outcome.stdout[-3000:] + outcome.stderr[-1000:]
 
 
-def test_the_page_shows_the_connector_that_a_new_package_begins_with() -> None:
+def test_the_page_shows_the_connector_that_a_new_package_begins_with():
     """B10: so that both are right together."""
     page = (ROOT / "docs" / "adding-a-connector.md").read_text(encoding="utf-8")
     assert f"```python\n{TEMPLATE}```\n" in page, "show connectors/testing/package/connector.py.txt as it is"
 
 
 @pytest.mark.parametrize("name", ["Big", "9lives", "a-b", "../up", "prefect", ""])
-def test_a_name_that_no_kind_can_have_makes_no_package(name: str, tmp_path: Path) -> None:
+def test_a_name_that_no_kind_can_have_makes_no_package(name, tmp_path):
     """B10: nor does one that is in use."""
     with pytest.raises(CommandError):
         run("new_connector", name, "--folder", str(tmp_path / "package"))
     assert not (tmp_path / "package").exists()
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
     """B10: what it holds may be wanted."""
     with pytest.raises(CommandError, match="already exists"):
         run("new_connector", "big_press", "--folder", str(tmp_path))

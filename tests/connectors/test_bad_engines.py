@@ -236,21 +236,21 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.mark.parametrize("call", [discover, poll])
-async def test_a_read_from_a_bad_engine_fails_as_the_right_kind_of_error(case: Case, call: Call) -> None:
+async def test_a_read_from_a_bad_engine_fails_as_the_right_kind_of_error(case, call):
     """A1.4, A5.1, B2: each fault is told apart, in words."""
     error = await error_of(call, case.behave, case.timeout_seconds)
     assert type(error) is case.read, error
     assert_matches(case.words, error.message)
 
 
-async def test_a_start_at_a_bad_engine_tells_refused_from_unknown(case: Case) -> None:
+async def test_a_start_at_a_bad_engine_tells_refused_from_unknown(case):
     """A5.2, B1: only what surely did not happen passes for not having happened."""
     error = await error_of(start, case.behave, case.timeout_seconds)
     assert type(error) is case.start, error
     assert_matches(case.words, error.message)
 
 
-async def test_check_of_a_bad_engine_is_a_message_and_never_an_exception(case: Case) -> None:
+async def test_check_of_a_bad_engine_is_a_message_and_never_an_exception(case):
     """B9, A5.1: an admin reads what is wrong."""
     async with ScriptedEngine(case.behave) as engine, connected(engine, case.timeout_seconds) as connector:
         health = await connector.check()
@@ -265,7 +265,7 @@ def assert_matches(pattern: str, message: str) -> None:
     assert message.isprintable()
 
 
-async def test_a_refused_connection_is_unreachable_for_every_call() -> None:
+async def test_a_refused_connection_is_unreachable_for_every_call():
     """A1.4, B1: nothing was sent, so a start may be repeated."""
     async with closing(connector_at(f"http://127.0.0.1:{free_port()}")) as connector:
         for call in (discover, start, poll):
@@ -273,7 +273,7 @@ async def test_a_refused_connection_is_unreachable_for_every_call() -> None:
                 await call(connector)
 
 
-async def test_the_time_to_come_back_is_passed_on() -> None:
+async def test_the_time_to_come_back_is_passed_on():
     """A5.4, B7: an engine that is busy says when to try again."""
     error = await error_of(poll, replies(429, {"error": "slow down"}, retry_after="7"))
     assert isinstance(error, Unreachable)
@@ -282,7 +282,7 @@ async def test_the_time_to_come_back_is_passed_on() -> None:
 
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 403, 404, 429, 500])
 @pytest.mark.parametrize("call", [discover, start, poll])
-async def test_an_engine_that_echoes_our_key_does_not_leak_it(status: int, call: Call) -> None:
+async def test_an_engine_that_echoes_our_key_does_not_leak_it(status, call):
     """E6, A5.1: the key is masked in whatever spelling it comes back."""
     escaped = KEY.replace("/", "\\/")
     body = f'{{"error": "bad header Api-Key {KEY}", "status": "{escaped}", "{KEY}": 1}}'
@@ -291,7 +291,7 @@ async def test_an_engine_that_echoes_our_key_does_not_leak_it(status: int, call:
     assert "key+with" not in everything_told_by(error)
 
 
-async def test_a_redirect_is_not_followed() -> None:
+async def test_a_redirect_is_not_followed():
     """E6: the key goes to the configured address only."""
     async with ScriptedEngine(replies(200, [])) as elsewhere:
         redirect = replies(307, location=f"{elsewhere.base_url}/api")
@@ -299,13 +299,13 @@ async def test_a_redirect_is_not_followed() -> None:
         assert elsewhere.received == []
 
 
-async def test_a_refusal_counts_even_if_its_body_never_ends() -> None:
+async def test_a_refusal_counts_even_if_its_body_never_ends():
     """A5.2, B1: a status says enough to know that a start was refused."""
     head = b"HTTP/1.1 401 No\r\ntransfer-encoding: chunked\r\n\r\n7\r\nbad key\r\n"
     assert isinstance(await error_of(start, stays_silent_after(head, seconds=IMPATIENT), IMPATIENT), Rejected)
 
 
-async def test_a_kept_connection_that_drops_leaves_a_start_unknown() -> None:
+async def test_a_kept_connection_that_drops_leaves_a_start_unknown():
     """B1: the engine may have read the request before it went away."""
     hang_up = sends_and_hangs_up()
 
@@ -322,7 +322,7 @@ async def test_a_kept_connection_that_drops_leaves_a_start_unknown() -> None:
     assert [request.connection for request in engine.received] == [1, 1]
 
 
-async def test_a_bad_engine_does_not_spoil_the_next_call() -> None:
+async def test_a_bad_engine_does_not_spoil_the_next_call():
     """B6: after a failure the same connector works again."""
     broken = True
 

@@ -42,7 +42,7 @@ def outcomes(pytester: pytest.Pytester) -> dict[str, str]:
     return told
 
 
-def test_the_contract_lets_good_connectors_pass_and_no_mutant(outcomes: dict[str, str]) -> None:
+def test_the_contract_lets_good_connectors_pass_and_no_mutant(outcomes):
     """B10: a connector from elsewhere is as good as the contract that it is held to."""
     good = ("TestFaultless", "TestFaultlessWithoutCredentials")
     wanted = {f"{kind}::{test}": PASSED for kind in good for test in TESTS}
@@ -51,6 +51,6 @@ def test_the_contract_lets_good_connectors_pass_and_no_mutant(outcomes: dict[str
     assert outcomes.keys() == wanted.keys()
 
 
-def test_every_test_of_the_contract_has_a_mutant_that_fails_it() -> None:
+def test_every_test_of_the_contract_has_a_mutant_that_fails_it():
     """B10: what no connector could fail promises nothing."""
     assert TESTS - {mutant.broken for mutant in MUTANTS.values()} == NOT_OF_THIS_ENGINE

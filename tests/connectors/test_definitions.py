@@ -22,7 +22,7 @@ def rejected(raw: Any) -> RejectedDefinition:
     return rejection
 
 
-def test_missing_optional_fields_get_their_defaults() -> None:
+def test_missing_optional_fields_get_their_defaults():
     """A3.2, A3.3, A6.1: three fields are enough."""
     definition = parsed()
     assert (definition.id, definition.name, definition.description) == (
@@ -39,7 +39,7 @@ def test_missing_optional_fields_get_their_defaults() -> None:
     assert definition.metadata == {}
 
 
-def test_null_optional_fields_count_as_missing() -> None:
+def test_null_optional_fields_count_as_missing():
     """A3.3: an engine that writes null means "none"."""
     definition = parsed(category=None, version=None, executionType=None, metadata=None, tags=None)
     assert (definition.category, definition.version, definition.execution_type) == (
@@ -50,7 +50,7 @@ def test_null_optional_fields_count_as_missing() -> None:
     assert (definition.metadata, definition.tags) == ({}, [])
 
 
-def test_every_field_of_the_schema_is_read() -> None:
+def test_every_field_of_the_schema_is_read():
     """A3.1, A6.1: name, description and schema come from the definition."""
     schema = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
     definition = parsed(
@@ -63,7 +63,7 @@ def test_every_field_of_the_schema_is_read() -> None:
 
 @pytest.mark.parametrize("field", ["id", "name", "description"])
 @pytest.mark.parametrize("value", ["missing", None, "", "  ", [], {}, True, "\x00"])
-def test_an_object_without_a_required_field_is_rejected_naming_it(field: str, value: Any) -> None:
+def test_an_object_without_a_required_field_is_rejected_naming_it(field, value):
     """A6.2: the reason says which field is at fault."""
     raw = {key: item for key, item in MINIMAL.items() if key != field or value != "missing"}
     if value != "missing":
@@ -74,42 +74,42 @@ def test_an_object_without_a_required_field_is_rejected_naming_it(field: str, va
         assert f"{field}: " in rejected(raw).reason
 
 
-def test_all_faults_of_an_object_are_named_at_once() -> None:
+def test_all_faults_of_an_object_are_named_at_once():
     """A5.3, A6.2: one look is enough to repair a definition."""
     reason = rejected({"id": "7", "executionType": "batch"}).reason
     assert all(part in reason for part in ("name: ", "description: ", "executionType: "))
 
 
 @pytest.mark.parametrize(("raw", "kind"), [(None, "NoneType"), ("x", "str"), ([], "list"), (7, "int")])
-def test_what_is_no_object_is_rejected(raw: Any, kind: str) -> None:
+def test_what_is_no_object_is_rejected(raw, kind):
     """A6.2, B6: a stray value is skipped like any other bad object."""
     assert rejected(raw).reason == f"expected an object, got {kind}"
 
 
-def test_a_rejection_still_says_which_workflow_it_was() -> None:
+def test_a_rejection_still_says_which_workflow_it_was():
     """A5.3: an admin can find the object in the listing."""
     rejection = rejected({"id": 12, "name": "re\x1b[31mport"})
     assert (rejection.id, rejection.name) == ("12", "re[31mport")
 
 
-def test_numbers_serve_as_ids_and_versions() -> None:
+def test_numbers_serve_as_ids_and_versions():
     """A6.1: engines number their workflows."""
     definition = parsed(id=2724, version=2)
     assert (definition.id, definition.version) == ("2724", "2")
 
 
-def test_characters_that_no_database_takes_are_dropped() -> None:
+def test_characters_that_no_database_takes_are_dropped():
     """B8: NUL, escapes and half surrogate pairs do not get in."""
     definition = parsed(name="re\x00po\x1brt\ud83d", description="line one\nline two\x07")
     assert (definition.name, definition.description) == ("report", "line one\nline two")
 
 
-def test_an_input_schema_is_passed_on_unjudged() -> None:
+def test_an_input_schema_is_passed_on_unjudged():
     """A6.3: the catalogue decides what a schema is worth."""
     assert parsed(inputSchema="nonsense").input_schema == "nonsense"
 
 
-def test_tags_author_and_output_schema_may_stand_in_the_metadata() -> None:
+def test_tags_author_and_output_schema_may_stand_in_the_metadata():
     """D1, A6.1: `metadata` is where an engine puts what the schema has no field for."""
     metadata = {"tags": ["a", "b"], "author": "Ada", "outputSchema": {"type": "object"}}
     definition = parsed(metadata=metadata)
@@ -122,11 +122,11 @@ def test_tags_author_and_output_schema_may_stand_in_the_metadata() -> None:
     ("field", "length"),
     [("id", 256), ("name", 256), ("description", 20_001), ("category", 101), ("version", 101)],
 )
-def test_fields_beyond_their_length_are_rejected(field: str, length: int) -> None:
+def test_fields_beyond_their_length_are_rejected(field, length):
     """B8, A5.3: nothing is cut silently."""
     assert f"{field}: " in rejected(MINIMAL | {field: "x" * length}).reason
 
 
-def test_a_reason_does_not_quote_the_object() -> None:
+def test_a_reason_does_not_quote_the_object():
     """E6: what an engine sent by mistake does not spread through logs."""
     assert "hunter2" not in rejected(MINIMAL | {"executionType": "hunter2", "tags": "hunter2"}).reason

@@ -104,7 +104,7 @@ async def hang_up(message: Any, writer: asyncio.StreamWriter) -> None:
     ],
     ids=["silence", "50 MB in one event", "50 MB in one body", "HTML", "a broken connection"],
 )
-async def test_a_call_without_a_usable_answer_may_have_happened(answer: Any, words: str) -> None:
+async def test_a_call_without_a_usable_answer_may_have_happened(answer, words):
     """A7.2, E5: and the next one is not harmed."""
     engine = ScriptedEngine(server(call=at_first(answer)))
     async with connected(engine, call_timeout_seconds=0.3) as connector:
@@ -114,7 +114,7 @@ async def test_a_call_without_a_usable_answer_may_have_happened(answer: Any, wor
         assert (await call(connector)).snapshot
 
 
-async def test_an_answer_that_is_nested_too_deep_is_said_to_be_so() -> None:
+async def test_an_answer_that_is_nested_too_deep_is_said_to_be_so():
     """E5: and the next call is not harmed."""
     engine = ScriptedEngine(server(call=at_first(answers_deeply)))
     async with connected(engine) as connector:
@@ -124,7 +124,7 @@ async def test_an_answer_that_is_nested_too_deep_is_said_to_be_so() -> None:
         assert (await call(connector)).snapshot
 
 
-async def test_a_message_of_a_stream_that_is_nested_too_deep_costs_itself_alone() -> None:
+async def test_a_message_of_a_stream_that_is_nested_too_deep_costs_itself_alone():
     """E5: the answer after it is heard, and the server is told that its request is not served."""
     engine = ScriptedEngine(server(call=tells_deeply))
     async with connected(engine) as connector:
@@ -141,7 +141,7 @@ async def test_a_message_of_a_stream_that_is_nested_too_deep_costs_itself_alone(
     "value",
     [{"content": "done"}, {"content": [7]}, {"content": [{"text": "done"}]}, {"content": {"type": "text"}}],
 )
-async def test_a_result_of_wrong_types_is_a_failed_run(value: Any) -> None:
+async def test_a_result_of_wrong_types_is_a_failed_run(value):
     """E5: the run has ended, and nobody is given what cannot be read."""
     async with connected(ScriptedEngine(server(call=servers.answers(value)))) as connector:
         snapshot = (await call(connector)).snapshot
@@ -149,7 +149,7 @@ async def test_a_result_of_wrong_types_is_a_failed_run(value: Any) -> None:
     assert "cannot be used" in snapshot.error
 
 
-async def test_a_flood_of_progress_leaves_the_event_loop_to_the_others() -> None:
+async def test_a_flood_of_progress_leaves_the_event_loop_to_the_others():
     """B6, A7.3: a hundred thousand notifications a second, of which few are read; the loop goes round."""
     heard, lags = [], []
     engine = ScriptedEngine(server(call=servers.endless_progress))
@@ -168,7 +168,7 @@ async def test_a_flood_of_progress_leaves_the_event_loop_to_the_others() -> None
     assert sorted(lags)[len(lags) // 2] < 0.1, f"{sorted(lags)[-5:]}"
 
 
-async def test_a_session_that_is_forgotten_before_a_call_begins_is_replaced() -> None:
+async def test_a_session_that_is_forgotten_before_a_call_begins_is_replaced():
     """A7.2: the server did nothing of the call, so it is sent once more, in another session."""
 
     def forgets(message: Any, writer: asyncio.StreamWriter) -> None:
@@ -182,9 +182,7 @@ async def test_a_session_that_is_forgotten_before_a_call_begins_is_replaced() ->
 
 
 @pytest.mark.parametrize("as_event", [False, True], ids=["JSON", "event stream"])
-async def test_our_key_is_shown_nowhere_though_the_server_repeats_it(
-    shown: list[str], caplog: pytest.LogCaptureFixture, as_event: bool
-) -> None:
+async def test_our_key_is_shown_nowhere_though_the_server_repeats_it(shown, caplog, as_event):
     """E6: in a result, in a refusal, and in what nobody could read."""
     texts = [{"type": "text", "text": f"You said {KEY}"}]
     sent = servers.as_event if as_event else (lambda message: message)
@@ -203,7 +201,7 @@ async def test_our_key_is_shown_nowhere_though_the_server_repeats_it(
     assert KEY not in "\n".join([*told, *shown, caplog.text])
 
 
-async def test_a_server_that_is_gone_says_so_at_every_call() -> None:
+async def test_a_server_that_is_gone_says_so_at_every_call():
     """A1.4: also in the middle of a conversation."""
     engine = ScriptedEngine(server())
     async with connected(engine) as connector:
@@ -239,9 +237,7 @@ PAGES: dict[
 
 @pytest.mark.parametrize("kind", LISTS)
 @pytest.mark.parametrize(("following", "names", "said"), PAGES.values(), ids=PAGES)
-async def test_a_list_ends_where_no_cursor_follows(
-    kind: str, following: dict[Any, Any], names: list[str], said: str
-) -> None:
+async def test_a_list_ends_where_no_cursor_follows(kind, following, names, said):
     """A1.1: an empty cursor is one, but some servers mean the end by it."""
     key, make = LISTS[kind]
     asked: list[Any] = []
@@ -289,9 +285,7 @@ def with_tasks(message: Any, _: Any) -> Any:
         ({"error": {"code": -32602, "message": "no such task"}}, Rejected),
     ],
 )
-async def test_a_task_that_has_completed_is_completed_without_its_result(
-    answer: Any, error: type[ConnectorError]
-) -> None:
+async def test_a_task_that_has_completed_is_completed_without_its_result(answer, error):
     """A2.3: a failed one is not made a completed one by it."""
     usual, status = server(initialize=with_tasks), "completed"
 

@@ -68,8 +68,8 @@ async def names(connector: McpConnector) -> list[str]:
     ],
 )
 async def test_a_program_that_misbehaves_is_listed_all_the_same_and_nothing_of_it_is_left(
-    make: MakeConnector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+    make, tmp_path, monkeypatch, what
+):
     """B6, B10"""
     monkeypatch.setattr(stdio_transport, "STDERR_SECONDS", 0.1)
     async with closing(make(what)) as connector:
@@ -88,8 +88,8 @@ async def test_a_program_that_misbehaves_is_listed_all_the_same_and_nothing_of_i
     ],
 )
 async def test_a_program_that_cannot_be_listed_says_why_and_nothing_of_it_is_left(
-    make: MakeConnector, tmp_path: Path, what: str, words: str
-) -> None:
+    make, tmp_path, what, words
+):
     """A5.1, B6"""
     async with closing(make(what)) as connector:
         listing = asyncio.create_task(names(connector))

@@ -105,7 +105,7 @@ def family_of(address: str) -> socket.AddressFamily:
         "::ffff:0.0.0.0",
     ],
 )
-def test_addresses_where_no_engine_may_live_are_refused(address: str) -> None:
+def test_addresses_where_no_engine_may_live_are_refused(address):
     """B8: cloud credentials and the like cannot be fetched through a source."""
     assert address_objection(address)
 
@@ -114,7 +114,7 @@ def test_addresses_where_no_engine_may_live_are_refused(address: str) -> None:
     "address",
     ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.9", "172.16.0.1", "fd12::1", "93.184.216.34", "engine"],
 )
-def test_company_networks_are_allowed(address: str) -> None:
+def test_company_networks_are_allowed(address):
     """B10: engines live on private addresses."""
     assert address_objection(address) == ""
 
@@ -136,7 +136,7 @@ def test_company_networks_are_allowed(address: str) -> None:
         ("http://[fe80::1]", "link-local"),
     ],
 )
-def test_an_unusable_base_url_is_refused_without_quoting_it(url: str, complaint: str) -> None:
+def test_an_unusable_base_url_is_refused_without_quoting_it(url, complaint):
     """B4: settings are validated with clear errors, and a password in one is not repeated."""
     with pytest.raises(ValueError, match=complaint) as caught:
         normalise_base_url(url)
@@ -145,14 +145,12 @@ def test_an_unusable_base_url_is_refused_without_quoting_it(url: str, complaint:
         EngineClient(base_url=url)
 
 
-def test_a_base_url_loses_its_last_slash_and_keeps_its_prefix() -> None:
+def test_a_base_url_loses_its_last_slash_and_keeps_its_prefix():
     """B4: both ways of writing an address mean the same."""
     assert normalise_base_url(" https://engine.example.com/flows/ ") == "https://engine.example.com/flows"
 
 
-async def test_a_name_that_leads_to_a_forbidden_address_is_not_contacted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_that_leads_to_a_forbidden_address_is_not_contacted(monkeypatch):
     """B8: the check is on what the name means when we connect."""
     getaddrinfo, _ = resolver(["169.254.169.254", "fe80::1"])
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -162,7 +160,7 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_not_contacted(
     await client.aclose()
 
 
-async def test_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_checked_is_what_is_connected_to(monkeypatch):
     """B8: a name that changes its meaning after the check gains nothing."""
     getaddrinfo, asked = resolver(["127.0.0.1"], ["169.254.169.254"])
     async with ScriptedEngine(replies(200, {"fine": True})) as engine:
@@ -174,9 +172,7 @@ async def test_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.Monk
     assert engine.received[0].headers["host"] == f"engine.example.com:{engine.port}"
 
 
-async def test_forbidden_and_dead_addresses_of_a_name_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_forbidden_and_dead_addresses_of_a_name_are_passed_over(monkeypatch):
     """A1.4: an engine with several addresses answers on the one that works."""
     getaddrinfo, _ = resolver(["169.254.169.254", "::1", "127.0.0.1"])
     async with ScriptedEngine(replies(200, [])) as engine:
@@ -186,7 +182,7 @@ async def test_forbidden_and_dead_addresses_of_a_name_are_passed_over(
         await client.aclose()
 
 
-async def test_an_unknown_name_is_unreachable_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_name_is_unreachable_in_words(monkeypatch):
     """A1.4, B1: a start to a name that nobody knows did not happen."""
 
     def getaddrinfo(*args: Any, **kwargs: Any) -> list[Any]:
@@ -202,7 +198,7 @@ async def test_an_unknown_name_is_unreachable_in_words(monkeypatch: pytest.Monke
 # --- connections and limits ---
 
 
-async def test_proxies_from_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_from_the_environment_are_ignored(monkeypatch):
     """E6: a variable does not divert credentials."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -210,7 +206,7 @@ async def test_proxies_from_the_environment_are_ignored(monkeypatch: pytest.Monk
         assert await client.request_json("GET", "/list") == []
 
 
-async def test_connections_are_reused() -> None:
+async def test_connections_are_reused():
     """E7: polling does not connect anew each time."""
     async with connected(replies(200, [])) as (engine, client):
         for _ in range(3):
@@ -218,7 +214,7 @@ async def test_connections_are_reused() -> None:
     assert [request.connection for request in engine.received] == [1, 1, 1]
 
 
-async def test_a_start_that_found_no_free_connection_did_not_happen() -> None:
+async def test_a_start_that_found_no_free_connection_did_not_happen():
     """B1, B7: waiting in our own pool is not the engine's silence."""
     limits = HttpLimits(connect_seconds=0.1, read_seconds=5, total_seconds=5, max_connections=1)
     async with connected(stays_silent_after(), limits=limits) as (engine, client):
@@ -230,7 +226,7 @@ async def test_a_start_that_found_no_free_connection_did_not_happen() -> None:
     assert [request.target for request in engine.received] == ["/status"]
 
 
-async def test_the_deadline_covers_the_whole_request() -> None:
+async def test_the_deadline_covers_the_whole_request():
     """A7.2: no engine can hold a caller longer than configured."""
     async with connected(stays_silent_after(), limits=HttpLimits(read_seconds=60, total_seconds=0.1)) as (
         _,
@@ -240,7 +236,7 @@ async def test_the_deadline_covers_the_whole_request() -> None:
             await client.request_json("POST", "/start", body={}, repeatable=False)
 
 
-async def test_a_cancelled_caller_gives_its_connection_back() -> None:
+async def test_a_cancelled_caller_gives_its_connection_back():
     """A7.5: resources are freed when a caller goes away."""
     async with connected(stays_silent_after(), limits=HttpLimits(max_connections=1)) as (engine, client):
         call = asyncio.create_task(client.request_json("GET", "/status"))
@@ -253,7 +249,7 @@ async def test_a_cancelled_caller_gives_its_connection_back() -> None:
 
 
 @pytest.mark.parametrize("is_used", [True, False])
-async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used: bool) -> None:
+async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used):
     """A7.5: a process that ends closes its connections, whatever still has a request to send."""
     async with connected(replies(200, [])) as (engine, client):
         if is_used:
@@ -264,7 +260,7 @@ async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used: bool) ->
     assert [request.target for request in engine.received] == ["/list"] * is_used
 
 
-async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_happen() -> None:
+async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_happen():
     """B1, B7."""
     async with connected(stays_silent_after(), limits=HttpLimits(max_connections=1)) as (engine, client):
         first = asyncio.create_task(client.request_json("GET", "/status"))
@@ -280,7 +276,7 @@ async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_h
 
 
 @pytest.mark.parametrize(("size", "fits"), [(1_000, True), (1_001, False)])
-async def test_an_answer_may_have_exactly_the_size_allowed(size: int, fits: bool) -> None:
+async def test_an_answer_may_have_exactly_the_size_allowed(size, fits):
     """B8: the limit is on bytes, to the byte."""
     async with connected(
         replies(200, b'"' + b"x" * (size - 2) + b'"'), limits=HttpLimits(max_response_bytes=1_000)
@@ -292,7 +288,7 @@ async def test_an_answer_may_have_exactly_the_size_allowed(size: int, fits: bool
                 await client.request_json("GET", "/list")
 
 
-async def test_a_success_need_not_be_json_where_its_content_does_not_matter() -> None:
+async def test_a_success_need_not_be_json_where_its_content_does_not_matter():
     """A7.5: a cancel counts whatever the engine says to it."""
     async with connected(replies(202, "no JSON", content_type="text/plain")) as (engine, client):
         await client.request("POST", "/cancel")
@@ -305,14 +301,14 @@ async def test_a_success_need_not_be_json_where_its_content_does_not_matter() ->
 
 
 @pytest.mark.parametrize("value", ["line\r\nbreak: hunter2", "hunter2 ", "hunter2\x00", "hünter2"])
-def test_a_header_that_http_does_not_allow_is_refused_without_its_value(value: str) -> None:
+def test_a_header_that_http_does_not_allow_is_refused_without_its_value(value):
     """E6, B4: the complaint names the header only."""
     with pytest.raises(Misconfigured, match="The header authorization") as caught:
         EngineClient(base_url="http://engine", headers={"authorization": value})
     assert "nter2" not in everything_told_by(caught.value)
 
 
-async def test_arguments_that_are_no_json_are_not_sent() -> None:
+async def test_arguments_that_are_no_json_are_not_sent():
     """A2.5: nothing runs on arguments that cannot be written down."""
     async with connected(replies(200, {})) as (engine, client):
         with pytest.raises(Rejected, match="not sent"):
@@ -320,7 +316,7 @@ async def test_arguments_that_are_no_json_are_not_sent() -> None:
     assert engine.received == []
 
 
-async def test_queries_stay_out_of_messages() -> None:
+async def test_queries_stay_out_of_messages():
     """E6: a token in a link is not shown."""
     token = "hunter" * 2
     async with connected(replies(404)) as (_, client):
@@ -337,9 +333,7 @@ async def test_queries_stay_out_of_messages() -> None:
         (200, {"content_type": "text/hunter2hunter2"}),
     ],
 )
-async def test_a_secret_in_a_header_is_masked_before_anything_is_cut_off(
-    status: int, headers: dict[str, str]
-) -> None:
+async def test_a_secret_in_a_header_is_masked_before_anything_is_cut_off(status, headers):
     """E6: no part of a key is shown either."""
     async with connected(
         replies(status, "no JSON", **headers), secrets=["hunter2hunter2", "hunter2?hunter2"]
@@ -368,7 +362,7 @@ ESCAPES: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
-async def test_a_secret_in_a_message_is_masked_whatever_it_is_escaped_for(escape: str) -> None:
+async def test_a_secret_in_a_message_is_masked_whatever_it_is_escaped_for(escape):
     """E6: and whether the message is a text with markup or JSON."""
     echo = ESCAPES[escape](ODD_KEY)
     for body in (f"<h1>Refused</h1>{echo}", json.dumps({"error": echo})):
@@ -379,7 +373,7 @@ async def test_a_secret_in_a_message_is_masked_whatever_it_is_escaped_for(escape
         assert not re.search("hunter|3VudG|aHVu", f"{caught.value.message} {caught.value.details}")
 
 
-async def test_no_part_of_a_secret_remains_where_a_page_is_cut_off() -> None:
+async def test_no_part_of_a_secret_remains_where_a_page_is_cut_off():
     """E6: markup takes most of what is looked at."""
     for markup in range(3_980, 4_000):
         page = f"{'<p>' * 1_320}{' ' * (markup - 3_960)}hunter2hunter2"
@@ -389,7 +383,7 @@ async def test_no_part_of_a_secret_remains_where_a_page_is_cut_off() -> None:
         assert "hunt" not in caught.value.message
 
 
-def test_a_secret_of_any_characters_is_looked_for_in_linear_time() -> None:
+def test_a_secret_of_any_characters_is_looked_for_in_linear_time():
     started = time.perf_counter()
     for char in "\\'&%é\n +😀u0":
         text = "\\" * 30_000 + char * 30_000
@@ -397,7 +391,7 @@ def test_a_secret_of_any_characters_is_looked_for_in_linear_time() -> None:
     assert time.perf_counter() - started < 20
 
 
-async def test_a_secret_in_a_result_is_masked() -> None:
+async def test_a_secret_in_a_result_is_masked():
     """E6: an engine that echoes our headers does not hand the key to agents."""
     key = "abc/def+ghi=0123456789"
     echo = {"output": {f"x {key}": [f"Api-Key {key}", 7, None]}, "plain": "abc"}
@@ -406,7 +400,7 @@ async def test_a_secret_in_a_result_is_masked() -> None:
     assert answer == {"output": {"x ***": ["Api-Key ***", 7, None]}, "plain": "abc"}
 
 
-def test_a_short_secret_is_masked_in_messages_only() -> None:
+def test_a_short_secret_is_masked_in_messages_only():
     """E6: a key like "demo" must not change ids and results that contain the word."""
     redactor = Redactor(["demo"])
     assert redactor.text("bad key demo") == "bad key ***"
@@ -414,7 +408,7 @@ def test_a_short_secret_is_masked_in_messages_only() -> None:
     assert "demo" not in repr(redactor)
 
 
-def test_the_client_does_not_show_its_headers() -> None:
+def test_the_client_does_not_show_its_headers():
     """E6: a repr in a traceback is harmless."""
     client = EngineClient(
         base_url="http://engine", headers={"authorization": "Api-Key hunter2"}, secrets=["hunter2"]
@@ -425,7 +419,7 @@ def test_the_client_does_not_show_its_headers() -> None:
 # --- links ---
 
 
-async def test_links_are_followed_on_the_same_origin_only() -> None:
+async def test_links_are_followed_on_the_same_origin_only():
     """B10, E6: a listing cannot send our key elsewhere."""
     client = EngineClient(base_url="https://engine.example.com/flows")
     follow = client.follow
@@ -476,7 +470,7 @@ async def test_links_are_followed_on_the_same_origin_only() -> None:
         (b"", ""),
     ],
 )
-def test_an_engines_words_are_found_in_any_shape(body: bytes, words: str) -> None:
+def test_an_engines_words_are_found_in_any_shape(body, words):
     """A2.4, A5.2: people read what the engine said, without what only a terminal would obey."""
     assert words_of(body, Redactor([])) == words
 
@@ -496,12 +490,12 @@ def test_an_engines_words_are_found_in_any_shape(body: bytes, words: str) -> Non
         ("²", None),
     ],
 )
-def test_the_time_to_come_back_is_bounded_and_never_an_error(header: str, seconds: float | None) -> None:
+def test_the_time_to_come_back_is_bounded_and_never_an_error(header, seconds):
     """A5.4: an engine cannot silence itself for ever, nor break us with nonsense."""
     assert retry_after(httpx2.Headers({"retry-after": header.encode()} if header else {})) == seconds  # type: ignore[dict-item]
 
 
-def test_the_time_to_come_back_may_be_a_date() -> None:
+def test_the_time_to_come_back_may_be_a_date():
     """A5.4: both forms of the header count."""
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     assert 90 < (retry_after(httpx2.Headers({"retry-after": date})) or 0) <= 100
@@ -548,7 +542,7 @@ def server_tls(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_an_unknown_authority_is_refused(server_tls: ssl.SSLContext) -> None:
+async def test_an_unknown_authority_is_refused(server_tls):
     """E6: TLS is verified unless an admin says otherwise; nothing was sent."""
     async with connected(replies(200, []), tls=server_tls, limits=FAST) as (engine, client):
         with pytest.raises(Unreachable, match="certificate verify failed"):
@@ -556,7 +550,7 @@ async def test_an_unknown_authority_is_refused(server_tls: ssl.SSLContext) -> No
     assert engine.received == []
 
 
-async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContext, certificate: Path) -> None:
+async def test_a_companys_own_authority_can_be_trusted(server_tls, certificate):
     """B4: a CA file makes a private engine reachable."""
     async with connected(replies(200, []), tls=server_tls, ca_file=str(certificate)) as (_, client):
         assert await client.request_json("GET", "/list") == []
@@ -571,8 +565,8 @@ async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContex
     ],
 )
 async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
-    tmp_path: Path, certificate: Path, from_day: float, to_day: float, reason: str
-) -> None:
+    tmp_path, certificate, from_day, to_day, reason
+):
     """A5.1: what happened and what to do, and no restart afterwards."""
     outdated = write_certificate(tmp_path, from_day=from_day, to_day=to_day)
     trusted = join(tmp_path / "authorities.pem", outdated, certificate)
@@ -587,7 +581,7 @@ async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
         assert await client.request_json("GET", "/list") == []
 
 
-async def test_an_engine_without_tls_is_said_to_fail_in_tls() -> None:
+async def test_an_engine_without_tls_is_said_to_fail_in_tls():
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -601,13 +595,13 @@ async def test_an_engine_without_tls_is_said_to_fail_in_tls() -> None:
     assert refused.value.message == f"Could not connect to {place}: TLS failed: wrong version number."
 
 
-async def test_verification_can_be_switched_off(server_tls: ssl.SSLContext) -> None:
+async def test_verification_can_be_switched_off(server_tls):
     """B4: for tests only, and only on purpose."""
     async with connected(replies(200, []), tls=server_tls, verify_tls=False) as (_, client):
         assert await client.request_json("GET", "/list") == []
 
 
-async def test_what_one_client_trusts_another_does_not(server_tls: ssl.SSLContext, certificate: Path) -> None:
+async def test_what_one_client_trusts_another_does_not(server_tls, certificate):
     """E6: clients share the public authorities, and nothing that an admin added for one of them."""
     async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
         for trusting in (client_of(engine, verify_tls=False), client_of(engine, ca_file=str(certificate))):
@@ -619,7 +613,7 @@ async def test_what_one_client_trusts_another_does_not(server_tls: ssl.SSLContex
         await client.aclose()
 
 
-async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls: ssl.SSLContext) -> None:
+async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls):
     """A5.1: a wrong scheme is told, not hung on."""
     async with ScriptedEngine(sends_and_hangs_up(b"x")) as engine:
         client = EngineClient(base_url=f"https://127.0.0.1:{engine.port}", limits=FAST)
@@ -628,7 +622,7 @@ async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls: ssl.SSL
         await client.aclose()
 
 
-def test_an_engine_with_tls_is_used_on_the_event_loop_of_web_processes(server_tls: ssl.SSLContext) -> None:
+def test_an_engine_with_tls_is_used_on_the_event_loop_of_web_processes(server_tls):
     """uvloop's transports are other objects than asyncio's. A body of two megabytes is sent in parts."""
     uvloop = pytest.importorskip("uvloop", reason="not for Windows")
 
@@ -647,7 +641,7 @@ def test_an_engine_with_tls_is_used_on_the_event_loop_of_web_processes(server_tl
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
+def test_an_unusable_ca_file_is_named(tmp_path, content):
     """B4: the error says which file."""
     path = tmp_path / "ca.pem"
     if content is not None:
@@ -661,7 +655,7 @@ def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> No
 LIST = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]"
 
 
-async def test_an_interim_answer_is_passed_over() -> None:
+async def test_an_interim_answer_is_passed_over():
     """RFC 9110: any number of them may come before the answer."""
     async with connected(sends(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 2 + LIST)) as (
         engine,
@@ -673,7 +667,7 @@ async def test_an_interim_answer_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-async def test_what_an_engine_sends_unasked_answers_nobody(is_read: bool) -> None:
+async def test_what_an_engine_sends_unasked_answers_nobody(is_read):
     """B8: proxies send a 408 on an idle connection; the next start must not take it for its own answer."""
     sent = asyncio.Event()
 
@@ -702,7 +696,7 @@ async def test_what_an_engine_sends_unasked_answers_nobody(is_read: bool) -> Non
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
-async def test_a_request_whose_connection_breaks_is_not_sent_again(method: str) -> None:
+async def test_a_request_whose_connection_breaks_is_not_sent_again(method):
     """B8: also where HTTP calls the method idempotent, and on a connection that has been used before."""
     async with connected(replies(200, [])) as (engine, client):
         await client.request_json("GET", "/list")
@@ -712,7 +706,7 @@ async def test_a_request_whose_connection_breaks_is_not_sent_again(method: str) 
     assert [request.target for request in engine.received] == ["/list", "/start"]
 
 
-async def test_an_answer_may_have_many_headers_and_long_ones() -> None:
+async def test_an_answer_may_have_many_headers_and_long_ones():
     """Gateways add cookies and policies of ten kilobytes."""
     headers = {f"x_{number}": "a" for number in range(500)} | {"content_security_policy": "b" * 20_000}
     async with connected(replies(200, [], **headers)) as (_, client):
@@ -721,14 +715,14 @@ async def test_an_answer_may_have_many_headers_and_long_ones() -> None:
     assert len(answer.headers["content-security-policy"]) == 20_000
 
 
-async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+async def test_an_answer_without_a_length_ends_with_its_connection():
     async with connected(sends_and_hangs_up(b"HTTP/1.1 200 OK\r\n\r\n[1,\n 2]")) as (engine, client):
         for _ in range(2):
             assert await client.request_json("GET", "/list") == [1, 2]
     assert [request.connection for request in engine.received] == [1, 2]
 
 
-async def test_an_answer_to_head_has_no_body_whatever_length_it_names() -> None:
+async def test_an_answer_to_head_has_no_body_whatever_length_it_names():
     async with connected(sends(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n")) as (_, client):
         answer = await client.exchange("HEAD", "/list", repeatable=True)
         assert (answer.status, answer.body) == (200, b"")
@@ -742,14 +736,14 @@ async def test_an_answer_to_head_has_no_body_whatever_length_it_names() -> None:
         b"220 mail.example.com ESMTP\r\n",
     ],
 )
-async def test_an_answer_whose_end_is_not_certain_is_none(raw: bytes) -> None:
+async def test_an_answer_whose_end_is_not_certain_is_none(raw):
     """B8: a start may have happened then."""
     async with connected(sends_and_hangs_up(raw)) as (_, client):
         with pytest.raises(OutcomeUnknown, match="the connection broke"):
             await client.request_json("POST", "/start", body={}, repeatable=False)
 
 
-async def test_callers_that_wait_for_a_connection_get_it_in_turn() -> None:
+async def test_callers_that_wait_for_a_connection_get_it_in_turn():
     async with connected(replies(200, []), limits=HttpLimits(max_connections=1)) as (engine, client):
         targets = [f"/list/{number}" for number in range(5)]
         await asyncio.gather(*(client.request_json("GET", target) for target in targets))

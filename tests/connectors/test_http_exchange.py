@@ -33,7 +33,7 @@ async def client_of(engine: ScriptedEngine, path: str = "", **settings: Any) -> 
 
 
 @pytest.mark.parametrize("status", [200, 204, 302, 401, 404, 409, 429, 500, 503])
-async def test_every_status_is_an_answer(status: int) -> None:
+async def test_every_status_is_an_answer(status):
     """C5.2, C5.4: status, headers, body and time, whatever the API thinks of the request."""
     body = b"" if status == 204 else b'{"so": "it is"}'
     engine = ScriptedEngine(replies(status, body, location="/x", x_request="7"))
@@ -49,7 +49,7 @@ async def test_every_status_is_an_answer(status: int) -> None:
 
 @pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize(("size", "fits"), [(100_000, True), (100_001, False)])
-async def test_a_body_is_read_whole_up_to_the_limit(status: int, size: int, fits: bool) -> None:
+async def test_a_body_is_read_whole_up_to_the_limit(status, size, fits):
     """C5.4, B8: also that of an error, which engines' own calls cut off earlier."""
     limits = HttpLimits(max_response_bytes=100_000)
     async with (
@@ -65,7 +65,7 @@ async def test_a_body_is_read_whole_up_to_the_limit(status: int, size: int, fits
                 await client.exchange("POST", "/", repeatable=False)
 
 
-async def test_headers_without_end_are_not_read_on() -> None:
+async def test_headers_without_end_are_not_read_on():
     """B8, C5.3: an API cannot fill our memory with what comes before the body."""
     endless = b"HTTP/1.1 200 OK\r\n" + b"x-more: " + b"x" * 300_000
     async with ScriptedEngine(stays_silent_after(endless)) as engine, client_of(engine) as client:
@@ -76,9 +76,7 @@ async def test_headers_without_end_are_not_read_on() -> None:
 ORDERS = b'{"orders": ["' + b"x" * 50_000 + b'"]}'
 
 
-async def test_an_answer_that_is_compressed_though_nobody_asked_for_it_is_read(
-    subtests: pytest.Subtests,
-) -> None:
+async def test_an_answer_that_is_compressed_though_nobody_asked_for_it_is_read(subtests):
     """B8: some APIs always do so."""
     packed = {"gzip": gzip.compress, "x-gzip": gzip.compress, "Deflate": zlib.compress}
     for encoding, pack in packed.items():
@@ -91,7 +89,7 @@ async def test_an_answer_that_is_compressed_though_nobody_asked_for_it_is_read(
                 assert engine.received[0].headers["accept-encoding"] == "identity"
 
 
-async def test_few_bytes_do_not_become_more_than_an_answer_may_have(subtests: pytest.Subtests) -> None:
+async def test_few_bytes_do_not_become_more_than_an_answer_may_have(subtests):
     """B8: however often an engine packs them."""
     bomb = gzip.compress(bytes(50_000_000))
     cases = {
@@ -113,9 +111,7 @@ async def test_few_bytes_do_not_become_more_than_an_answer_may_have(subtests: py
 
 
 @pytest.mark.parametrize("arrived", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])
-async def test_an_answer_that_does_not_come_is_an_error_that_says_what_may_have_happened(
-    arrived: bytes,
-) -> None:
+async def test_an_answer_that_does_not_come_is_an_error_that_says_what_may_have_happened(arrived):
     """C5.3: after a safe request nothing has, after another it may have."""
     async with (
         ScriptedEngine(stays_silent_after(arrived, seconds=1.0)) as engine,
@@ -127,7 +123,7 @@ async def test_an_answer_that_does_not_come_is_an_error_that_says_what_may_have_
             await client.exchange("POST", "/orders", repeatable=False)
 
 
-async def test_a_request_that_found_nobody_did_not_happen() -> None:
+async def test_a_request_that_found_nobody_did_not_happen():
     """C5.3: whatever its method."""
     async with ScriptedEngine(replies(200, {})) as engine:
         pass
@@ -139,7 +135,7 @@ async def test_a_request_that_found_nobody_did_not_happen() -> None:
 # --- what is sent ---
 
 
-async def test_a_request_arrives_as_it_was_given_with_credentials_added() -> None:
+async def test_a_request_arrives_as_it_was_given_with_credentials_added():
     """C5.1: path, query in order, headers and body, and the keys that nobody has seen."""
     async with ScriptedEngine(replies(200, {})) as engine, client_of(engine, "/v1") as client:
         await client.exchange(
@@ -163,7 +159,7 @@ async def test_a_request_arrives_as_it_was_given_with_credentials_added() -> Non
     assert not {"authorization", "cookie", "referer", "content-length"} & set(head.headers)
 
 
-async def test_nobody_else_chooses_what_stands_for_credentials() -> None:
+async def test_nobody_else_chooses_what_stands_for_credentials():
     """C5.1, E6: an argument of the same name is replaced, in headers and in any spelling in the query."""
     async with ScriptedEngine(replies(200, {})) as engine, client_of(engine) as client:
         await client.exchange(
@@ -193,9 +189,7 @@ async def test_nobody_else_chooses_what_stands_for_credentials() -> None:
         ({"x-note": "hunter2\r\nhost: evil"}, "The header x-note has characters"),
     ],
 )
-async def test_headers_that_would_change_what_the_request_is_are_refused(
-    headers: dict[str, str], complaint: str
-) -> None:
+async def test_headers_that_would_change_what_the_request_is_are_refused(headers, complaint):
     """C4.5, E6: nothing is sent, and no value is quoted."""
     async with ScriptedEngine(replies(200, {})) as engine, client_of(engine) as client:
         with pytest.raises(Misconfigured, match=complaint) as caught:
@@ -208,7 +202,7 @@ async def test_headers_that_would_change_what_the_request_is_are_refused(
     "target",
     ["http://127.0.0.1:1/x", "https://{host}/x", "//evil.example.com/x@", "http://a@{host}/x", "x", "?x=1"],
 )
-async def test_only_the_configured_origin_is_asked(target: str) -> None:
+async def test_only_the_configured_origin_is_asked(target):
     """C5.1: a URL of another origin, or none, is refused before anything is sent."""
     async with ScriptedEngine(replies(200, {})) as engine, client_of(engine) as client:
         url = target.format(host=engine.base_url.removeprefix("http://"))
@@ -232,9 +226,7 @@ async def test_only_the_configured_origin_is_asked(target: str) -> None:
         replies(200, b"x", content_encoding="br"),
     ],
 )
-async def test_no_error_answer_log_or_repr_shows_credentials(
-    behave: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_error_answer_log_or_repr_shows_credentials(behave, caplog):
     """C9, E6: neither those in headers nor those in the query, although nobody named them as secrets."""
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
@@ -253,7 +245,7 @@ async def test_no_error_answer_log_or_repr_shows_credentials(
     assert not [line for line in told if "hunter2" in line]
 
 
-async def test_the_client_masks_what_an_api_repeats() -> None:
+async def test_the_client_masks_what_an_api_repeats():
     """C9, E6: whoever shows an answer has a redactor that knows the credentials, also a bare token."""
     async with (
         ScriptedEngine(replies(401, {"error": f"{KEY} has expired"})) as engine,

@@ -85,7 +85,7 @@ def told(request: Received) -> str:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_safe_request_follows_every_redirect(status: int, method: str) -> None:
+async def test_a_safe_request_follows_every_redirect(status, method):
     """C5.1: on the same origin with everything, its credentials once."""
     async with connected(pages({"/start": (status, "/end?b=2#part"), "/end": (200, "")})) as (api, client):
         answer = await ask(client, method)
@@ -111,7 +111,7 @@ async def test_a_safe_request_follows_every_redirect(status: int, method: str) -
         (f"/end?{WITH_KEY}", "/end"),
     ],
 )
-async def test_a_location_may_be_written_in_every_way(location: str, arrives_at: str) -> None:
+async def test_a_location_may_be_written_in_every_way(location, arrives_at):
     """C5.1: relative, without scheme, with a fragment, or with our own key in it, which is then sent once."""
     async with ScriptedEngine(replies(200, {})) as api:
 
@@ -127,7 +127,7 @@ async def test_a_location_may_be_written_in_every_way(location: str, arrives_at:
     assert api.received[1].target == f"{arrives_at}{separator}{WITH_KEY}"
 
 
-async def test_after_a_303_the_result_is_fetched() -> None:
+async def test_after_a_303_the_result_is_fetched():
     """C5.1: as GET and without the body; whatever comes of it, the request was carried out."""
     async with connected(pages({"/start": (303, "/done"), "/done": (404, "gone")})) as (api, client):
         answer = await ask(client, "POST")
@@ -138,7 +138,7 @@ async def test_after_a_303_the_result_is_fetched() -> None:
 
 
 @pytest.mark.parametrize("status", [307, 308])
-async def test_a_request_that_changes_something_is_repeated_on_its_own_origin(status: int) -> None:
+async def test_a_request_that_changes_something_is_repeated_on_its_own_origin(status):
     """C5.1: with the same method and body."""
     async with connected(pages({"/start": (status, "/v2"), "/v2": (201, "")})) as (api, client):
         answer = await ask(client, "POST")
@@ -152,9 +152,7 @@ async def test_a_request_that_changes_something_is_repeated_on_its_own_origin(st
 
 @pytest.mark.parametrize("place", ["another port", "another name"])
 @pytest.mark.parametrize(("method", "status"), [("GET", 302), ("GET", 307), ("POST", 303)])
-async def test_nothing_that_could_be_a_credential_goes_to_another_origin(
-    place: str, method: str, status: int
-) -> None:
+async def test_nothing_that_could_be_a_credential_goes_to_another_origin(place, method, status):
     """C9, E6: neither credentials nor any header of the tool, however it is called; nor a Referer."""
     async with ScriptedEngine(replies(200, {})) as other, ScriptedEngine(replies(200, {})) as api:
         there = other if place == "another port" else api
@@ -174,7 +172,7 @@ async def test_nothing_that_could_be_a_credential_goes_to_another_origin(
     assert last.body == b""
 
 
-async def test_credentials_do_not_come_back_when_a_redirect_returns() -> None:
+async def test_credentials_do_not_come_back_when_a_redirect_returns():
     """C9, E6: whoever was in between chose that address, so it gets no key of ours."""
     async with ScriptedEngine(replies(200, {})) as other, ScriptedEngine(replies(200, {})) as api:
         other.behave = pages({"/there": (302, f"{api.base_url}/delete-all")})
@@ -190,7 +188,7 @@ async def test_credentials_do_not_come_back_when_a_redirect_returns() -> None:
 @pytest.mark.parametrize(
     "location", [f"/start?a=1&{WITH_KEY}", f"/login?next=%2Fstart%3Fapi%5Fkey%3D{KEY}", f"/{KEY}"]
 )
-async def test_an_address_that_repeats_our_key_to_others_is_not_followed(location: str) -> None:
+async def test_an_address_that_repeats_our_key_to_others_is_not_followed(location):
     """C9, E6: as servers do that send on to "the same address" at another host."""
     async with ScriptedEngine(replies(200, {})) as other, ScriptedEngine(replies(200, {})) as api:
         api.behave = replies(301, location=f"{other.base_url}{location}")
@@ -225,9 +223,7 @@ async def test_an_address_that_repeats_our_key_to_others_is_not_followed(locatio
         ("POST", 303, "http://[fd00:ec2::254]/latest/", "cloud metadata address: not contacted."),
     ],
 )
-async def test_a_redirect_that_is_not_followed_is_the_answer_and_says_why(
-    method: str, status: int, location: str, reason: str
-) -> None:
+async def test_a_redirect_that_is_not_followed_is_the_answer_and_says_why(method, status, location, reason):
     """C5.2, C5.3, C9: the API has answered, so the record shows its answer, and nobody else is contacted."""
     async with (
         ScriptedEngine(replies(200, {})) as api,
@@ -245,7 +241,7 @@ async def test_a_redirect_that_is_not_followed_is_the_answer_and_says_why(
     assert len(api.received) == 1
 
 
-async def test_a_name_behind_a_redirect_is_judged_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_behind_a_redirect_is_judged_by_its_address(monkeypatch):
     """C9: and by the one that it has when it is connected to."""
     async with ScriptedEngine(replies(200, {})) as api:
         names(monkeypatch, **{"rebound.example.com": [["169.254.169.254"]]})
@@ -255,7 +251,7 @@ async def test_a_name_behind_a_redirect_is_judged_by_its_address(monkeypatch: py
     assert "rebound.example.com is 169.254.169.254, a link-local" in answer.not_followed
 
 
-async def test_a_circle_of_redirects_ends_in_words() -> None:
+async def test_a_circle_of_redirects_ends_in_words():
     """C5.3: after five."""
     async with connected(pages({"/start": (302, "/other"), "/other": (302, "/start")})) as (api, client):
         answer = await ask(client)
@@ -266,7 +262,7 @@ async def test_a_circle_of_redirects_ends_in_words() -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306])
-async def test_other_answers_with_an_address_are_answers(status: int) -> None:
+async def test_other_answers_with_an_address_are_answers(status):
     """C5.2: so is a redirect that names no address, or one that nobody wanted followed."""
     async with connected(replies(status, location="/end")) as (api, client):
         assert (await ask(client)).not_followed == ""
@@ -280,7 +276,7 @@ async def test_other_answers_with_an_address_are_answers(status: int) -> None:
 # --- limits and failures on the way ---
 
 
-async def test_the_time_limit_covers_all_redirects() -> None:
+async def test_the_time_limit_covers_all_redirects():
     """C5.3: each of them alone has time enough."""
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
@@ -293,7 +289,7 @@ async def test_the_time_limit_covers_all_redirects() -> None:
             await ask(client)
 
 
-async def test_the_body_of_a_redirect_is_read_with_a_limit() -> None:
+async def test_the_body_of_a_redirect_is_read_with_a_limit():
     """B8: it is of no use to anybody."""
     async with connected(
         replies(302, b"x" * 5_000, location="/end"), limits=HttpLimits(max_response_bytes=1_000)
@@ -304,7 +300,7 @@ async def test_the_body_of_a_redirect_is_read_with_a_limit() -> None:
 
 
 @pytest.mark.parametrize(("method", "error"), [("GET", Unreachable), ("POST", OutcomeUnknown)])
-async def test_a_failure_after_a_redirect_tells_if_something_happened(method: str, error: type) -> None:
+async def test_a_failure_after_a_redirect_tells_if_something_happened(method, error):
     """C5.3: a POST that was sent on with 303 was carried out, although its result cannot be fetched."""
     async with ScriptedEngine(replies(200, {})) as gone:
         pass
@@ -314,7 +310,7 @@ async def test_a_failure_after_a_redirect_tells_if_something_happened(method: st
     assert KEY not in everything_told_by(caught.value)
 
 
-async def test_a_repetition_that_could_not_be_sent_did_not_happen() -> None:
+async def test_a_repetition_that_could_not_be_sent_did_not_happen():
     """C5.3: 307 says that nothing has happened yet."""
     async with ScriptedEngine(replies(307, location="/end")) as api:
 
@@ -344,9 +340,7 @@ def server_tls(authority: Authority) -> ssl.SSLContext:
     return context
 
 
-async def test_a_redirect_to_https_verifies_the_other_side(
-    server_tls: ssl.SSLContext, authority: Authority
-) -> None:
+async def test_a_redirect_to_https_verifies_the_other_side(server_tls, authority):
     """C9, E6: with the source's own authority, and without credentials, since it is another origin."""
     async with (
         ScriptedEngine(replies(200, {}), tls=server_tls) as safe,
@@ -362,7 +356,7 @@ async def test_a_redirect_to_https_verifies_the_other_side(
     assert KEY not in told(safe.received[0])
 
 
-async def test_not_verifying_an_api_does_not_extend_to_where_it_sends_us(server_tls: ssl.SSLContext) -> None:
+async def test_not_verifying_an_api_does_not_extend_to_where_it_sends_us(server_tls):
     """E6: the admin meant one server."""
     async with (
         ScriptedEngine(replies(200, {}), tls=server_tls) as other,
@@ -376,9 +370,7 @@ async def test_not_verifying_an_api_does_not_extend_to_where_it_sends_us(server_
 
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:{port}/end", "http://localhost:{port}/end"])
-async def test_no_redirect_leads_from_https_to_http(
-    server_tls: ssl.SSLContext, place: str, authority: Authority
-) -> None:
+async def test_no_redirect_leads_from_https_to_http(server_tls, place, authority):
     """C9, E6: what was asked for in private is not fetched in the open."""
     async with (
         ScriptedEngine(replies(200, {})) as plain,

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_network
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,7 +70,7 @@ async def told_by(base_url: str, policy: AddressPolicy) -> str:
         "[2001:0:7f00:1::]",
     ],
 )
-async def test_no_spelling_of_this_machine_is_contacted(host: str) -> None:
+async def test_no_spelling_of_this_machine_is_contacted(host):
     """C9, B8: a listener on loopback sees no connection, however its address is written."""
     async with ScriptedEngine(replies(200, {})) as engine:
         told = await told_by(f"http://{host}:{engine.port}", http_tool_addresses())
@@ -121,9 +120,7 @@ async def test_no_spelling_of_this_machine_is_contacted(host: str) -> None:
         ("::", "unspecified"),
     ],
 )
-async def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(
-    monkeypatch: pytest.MonkeyPatch, address: str, reason: str
-) -> None:
+async def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(monkeypatch, address, reason):
     """C9, B8: what counts is the address that would be connected to."""
     names(monkeypatch, **{"api.example.com": [[address]]})
     told = await told_by("http://api.example.com", http_tool_addresses())
@@ -137,7 +134,7 @@ async def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(
     "address",
     ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "::ffff:93.184.216.34", "192.31.196.1"],
 )
-def test_public_addresses_are_reached_without_asking_anybody(address: str) -> None:
+def test_public_addresses_are_reached_without_asking_anybody(address):
     """C9: also through a NAT64 gateway."""
     assert http_tool_addresses().objection(address) == ""
 
@@ -148,7 +145,7 @@ NOT_PUBLIC_V4 = st.sampled_from(
 
 
 @given(NOT_PUBLIC_V4, st.integers(0, 2**32 - 1))
-def test_no_transition_mechanism_disguises_an_address(address: Any, noise: int) -> None:
+def test_no_transition_mechanism_disguises_an_address(address, noise):
     """C9: an IPv4 address that is refused is refused in every IPv6 form; link-local ones by every policy."""
     number = int(address)
     inverted = number ^ 0xFFFFFFFF
@@ -169,17 +166,13 @@ def test_no_transition_mechanism_disguises_an_address(address: Any, noise: int) 
             assert allowing("::/0,0.0.0.0/0").objection(str(IPv6Address(disguise)))
 
 
-async def test_the_addresses_of_a_name_that_are_not_public_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_addresses_of_a_name_that_are_not_public_are_passed_over(monkeypatch):
     """C9: one public address among others does not open these."""
     names(monkeypatch, **{"api.example.com": [["10.0.0.1", "93.184.216.34", "127.0.0.1"]]})
     assert await http_tool_addresses().resolve("api.example.com", 80) == ["93.184.216.34"]
 
 
-async def test_a_name_whose_meaning_changes_is_refused_when_it_is_connected_to_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_whose_meaning_changes_is_refused_when_it_is_connected_to_again(monkeypatch):
     """C9: DNS rebinding gains nothing: each connection is to an address that was checked for it."""
     closes = replies(200, {}, connection="close")
     async with (
@@ -198,9 +191,7 @@ async def test_a_name_whose_meaning_changes_is_refused_when_it_is_connected_to_a
     assert service.asked == ["api.example.com"] * 2
 
 
-async def test_the_connection_of_an_allowed_host_serves_no_other_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_connection_of_an_allowed_host_serves_no_other_host(monkeypatch):
     """C9: a redirect to a name at the same address opens a connection of its own, or none."""
     async with ScriptedEngine(replies(200, {})) as engine:
         names(monkeypatch, **{"good.example.com": [[LOCAL]], "evil.example.com": [[LOCAL]]})
@@ -215,9 +206,7 @@ async def test_the_connection_of_an_allowed_host_serves_no_other_host(
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"])
-async def test_no_proxy_is_asked_to_go_where_we_may_not(
-    monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+async def test_no_proxy_is_asked_to_go_where_we_may_not(monkeypatch, variable):
     """C9, E6: a proxy would resolve the name itself, unchecked."""
     async with ScriptedEngine(replies(200, {})) as proxy:
         monkeypatch.setenv(variable, proxy.base_url)
@@ -225,7 +214,7 @@ async def test_no_proxy_is_asked_to_go_where_we_may_not(
         assert proxy.connections == 0
 
 
-async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch):
     """C9, E2: nor is a client secret sent where HTTP tools may not go."""
     async with ScriptedEngine(replies(200, {"access_token": "t"})) as authority:
         names(monkeypatch, **{"login.example.com": [[LOCAL]]})
@@ -266,9 +255,7 @@ async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch: pytest.Mon
         ("", [], ["127.0.0.1"]),
     ],
 )
-async def test_the_list_opens_what_it_says_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, allowed: str, opened: list[str], closed: list[str]
-) -> None:
+async def test_the_list_opens_what_it_says_and_nothing_else(monkeypatch, allowed, opened, closed):
     """C9: by name, by address, by network, and each on one port where one is given."""
     examples = ("a.local.example", "b.c.local.example", "local.example", "alocal.example")
     books = ("xn--bcher-kva.example", "bucher.example")
@@ -304,9 +291,7 @@ async def test_the_list_opens_what_it_says_and_nothing_else(
         "fe80::1",
     ],
 )
-async def test_no_list_opens_the_way_to_a_clouds_credentials(
-    monkeypatch: pytest.MonkeyPatch, allowed: str, address: str
-) -> None:
+async def test_no_list_opens_the_way_to_a_clouds_credentials(monkeypatch, allowed, address):
     """C9, B8: neither by name nor by a network around it; and no advice is given that would not help."""
     names(monkeypatch, **{"metadata.example.com": [[address]]})
     told = await told_by("http://metadata.example.com", allowing(allowed))
@@ -341,7 +326,7 @@ async def test_no_list_opens_the_way_to_a_clouds_credentials(
         ("0.0.0.0", "never contacted"),
     ],
 )
-def test_what_cannot_be_an_entry_is_named(entry: str, complaint: str) -> None:
+def test_what_cannot_be_an_entry_is_named(entry, complaint):
     """B4, C9: a list with a mistake opens nothing."""
     with pytest.raises(ValueError, match=complaint) as caught:
         AllowedHosts.parse(f"10.0.0.0/8, {entry}")

@@ -26,9 +26,7 @@ def api() -> Iterator[TargetApi]:
         yield api
 
 
-async def test_the_record_of_a_call_has_the_request_and_the_response_without_credentials(
-    api: TargetApi,
-) -> None:
+async def test_the_record_of_a_call_has_the_request_and_the_response_without_credentials(api):
     """C5.2, C5.4, C9: status, headers, body and time of the one, and the other as it was made."""
     api.tell(
         "POST",
@@ -54,7 +52,7 @@ async def test_the_record_of_a_call_has_the_request_and_the_response_without_cre
     assert SECRET not in repr(snapshot)
 
 
-async def test_the_output_is_made_by_the_field_mappings(api: TargetApi) -> None:
+async def test_the_output_is_made_by_the_field_mappings(api):
     """C1.4: a field that the answer lacks is left out."""
     api.tell("GET", "/x", Reply(200, {"data": [{"id": 7, "a/b": None}]}))
     output = {"id": "/data/0/id", "odd": "/data/0/a~1b", "none": "/data/9/id", "all": ""}
@@ -78,7 +76,7 @@ CONTENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("path", CONTENT)
-async def test_every_kind_of_content_is_a_result(api: TargetApi, path: str) -> None:
+async def test_every_kind_of_content_is_a_result(api, path):
     """C5.2, C5.4: JSON, texts in their encodings, nothing at all, and what is said of the rest."""
     snapshot = await run(tool("GET", f"{api.base_url}{path}"))
     assert snapshot.state is RunState.COMPLETED
@@ -86,7 +84,7 @@ async def test_every_kind_of_content_is_a_result(api: TargetApi, path: str) -> N
 
 
 @pytest.mark.parametrize("charset", ["no-such", "zip", "rot13", "undefined", "idna", "punycode", "utf-7"])
-async def test_an_encoding_that_is_none_of_text_is_read_as_utf_8(api: TargetApi, charset: str) -> None:
+async def test_an_encoding_that_is_none_of_text_is_read_as_utf_8(api, charset):
     """C5.3: the request is done by then, so the name of an encoding must not make an error of it."""
     api.tell("POST", "/x", Reply(200, "Grüße.".encode(), {"Content-Type": f"text/plain; charset={charset}"}))
     assert (await run(tool("POST", f"{api.base_url}/x"))).output == "Grüße."
@@ -102,15 +100,13 @@ UNLABELLED = {
 
 
 @pytest.mark.parametrize("case", UNLABELLED)
-async def test_a_text_whose_encoding_the_header_does_not_name_keeps_its_letters(
-    api: TargetApi, case: str
-) -> None:
+async def test_a_text_whose_encoding_the_header_does_not_name_keeps_its_letters(api, case):
     media_type, text, encoding = UNLABELLED[case]
     api.tell("GET", "/x", Reply(200, text.encode(encoding), {"Content-Type": media_type}))
     assert (await run(tool("GET", f"{api.base_url}/x"))).output == text
 
 
-async def test_pictures_and_files_are_kept_as_content_blocks(api: TargetApi) -> None:
+async def test_pictures_and_files_are_kept_as_content_blocks(api):
     """C5.4, A2.3: agents see them as what they are."""
     picture = await run(tool("GET", f"{api.base_url}/png"))
     assert picture.content == [
@@ -128,9 +124,7 @@ async def test_pictures_and_files_are_kept_as_content_blocks(api: TargetApi) -> 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500, 501, 503])
-async def test_an_answer_that_is_no_success_is_a_failed_run_with_all_of_it_kept(
-    api: TargetApi, status: int
-) -> None:
+async def test_an_answer_that_is_no_success_is_a_failed_run_with_all_of_it_kept(api, status):
     """C5.3, C8.3, A7.4: in the API's words."""
     snapshot = await run(tool("POST", f"{api.base_url}/status/{status}"))
     assert snapshot.state is RunState.FAILED
@@ -183,7 +177,7 @@ COMPLAINTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("shape", COMPLAINTS)
-async def test_all_that_an_api_has_against_the_arguments_is_told(api: TargetApi, shape: str) -> None:
+async def test_all_that_an_api_has_against_the_arguments_is_told(api, shape):
     """C5.3, C8.3: whoever sent them has to know which of them are wrong."""
     body, told = COMPLAINTS[shape]
     api.tell("POST", "/orders", Reply(422, body))
@@ -191,7 +185,7 @@ async def test_all_that_an_api_has_against_the_arguments_is_told(api: TargetApi,
     assert snapshot.error == f"POST /orders: the API answered 422 Unprocessable Content: {told}"
 
 
-async def test_a_complaint_is_bounded_and_has_no_secrets(api: TargetApi) -> None:
+async def test_a_complaint_is_bounded_and_has_no_secrets(api):
     """C5.4, C9: also a secret that JSON spells in its own way."""
     secret = 'pä"ss'
     body = {"message": f"No {secret}", "keys": {secret: [secret] * 3}, "long": ["x" * 5_000]}
@@ -204,7 +198,7 @@ async def test_a_complaint_is_bounded_and_has_no_secrets(api: TargetApi) -> None
 
 
 @pytest.mark.parametrize("path", ["/status/429", "/status/503"])
-async def test_an_api_that_asks_to_come_back_later_was_not_called_so_far(api: TargetApi, path: str) -> None:
+async def test_an_api_that_asks_to_come_back_later_was_not_called_so_far(api, path):
     """C5.3, C8.3: nothing happened, and how long to wait is known."""
     declared = tool(
         "POST", f"{api.base_url}{path}", constants=[{"in": "query", "name": "retry_after", "value": 7}]
@@ -217,9 +211,7 @@ async def test_an_api_that_asks_to_come_back_later_was_not_called_so_far(api: Ta
 
 
 @pytest.mark.parametrize("status", [408, 502, 504])
-async def test_a_gateway_that_gave_up_leaves_open_whether_something_changed(
-    api: TargetApi, status: int
-) -> None:
+async def test_a_gateway_that_gave_up_leaves_open_whether_something_changed(api, status):
     """C5.3: what only reads has failed, the rest may have happened."""
     with pytest.raises(OutcomeUnknown, match="may have carried it out") as unknown:
         await run(tool("POST", f"{api.base_url}/status/{status}"))
@@ -228,9 +220,7 @@ async def test_a_gateway_that_gave_up_leaves_open_whether_something_changed(
 
 
 @pytest.mark.parametrize("path", ["/cut-off", "/hang-up", "/slow"])
-async def test_an_answer_that_never_comes_whole_is_told_apart_by_the_method(
-    api: TargetApi, path: str
-) -> None:
+async def test_an_answer_that_never_comes_whole_is_told_apart_by_the_method(api, path):
     """C5.3: a safe request may be sent again, another may have been carried out."""
     with pytest.raises(Unreachable) as unanswered:
         await run(tool("GET", f"{api.base_url}{path}"), request_timeout_seconds=0.2)
@@ -240,7 +230,7 @@ async def test_an_answer_that_never_comes_whole_is_told_apart_by_the_method(
     assert unknown.value.details["request"]["method"] == "POST"
 
 
-async def test_a_request_that_nobody_took_is_told_with_its_error() -> None:
+async def test_a_request_that_nobody_took_is_told_with_its_error():
     """C5.2, C5.3: as it would have been sent, without credentials."""
     bearer = {"type": "bearer", "token": SECRET}
     declared = tool("POST", "http://127.0.0.1:9/orders", {"note": TEXT}, authentication=bearer)
@@ -251,7 +241,7 @@ async def test_a_request_that_nobody_took_is_told_with_its_error() -> None:
     assert SECRET not in repr(unreachable.value.details)
 
 
-async def test_the_record_of_a_response_is_bounded(api: TargetApi) -> None:
+async def test_the_record_of_a_response_is_bounded(api):
     """C5.4: whatever an API sends."""
     snapshot = await run(tool("GET", f"{api.base_url}/big"), max_response_bytes=1_000)
     assert len(snapshot.raw["response"]["body"]) == 1_000
@@ -262,7 +252,7 @@ async def test_the_record_of_a_response_is_bounded(api: TargetApi) -> None:
     assert headers["content-type"] == "application/json"
 
 
-async def test_a_redirect_is_followed_or_told(api: TargetApi) -> None:
+async def test_a_redirect_is_followed_or_told(api):
     """C5.1: as the source's settings say."""
     declared = tool(
         "GET", f"{api.base_url}/redirect", constants=[{"in": "query", "name": "to", "value": "/text"}]
@@ -280,9 +270,7 @@ async def test_a_redirect_is_followed_or_told(api: TargetApi) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 429, 504])
-async def test_what_was_carried_out_is_never_tried_again_whatever_its_result_answers(
-    api: TargetApi, status: int
-) -> None:
+async def test_what_was_carried_out_is_never_tried_again_whatever_its_result_answers(api, status):
     """C5.3: a 303 says that it was."""
     to = [
         {"in": "query", "name": name, "value": value}
@@ -294,7 +282,7 @@ async def test_what_was_carried_out_is_never_tried_again_whatever_its_result_ans
     assert snapshot.error.endswith(". The request itself was carried out.")
 
 
-async def test_a_safe_call_that_nobody_waits_for_any_more_is_broken_off(api: TargetApi) -> None:
+async def test_a_safe_call_that_nobody_waits_for_any_more_is_broken_off(api):
     """A7.5: the connection ends, which is all that HTTP has to say."""
     declared = tool("GET", f"{api.base_url}/slow")
     task = asyncio.create_task(run(declared))
@@ -344,7 +332,7 @@ def note_of(snapshot: RunSnapshot) -> str:
 
 
 @pytest.mark.parametrize("name", OF_USE)
-async def test_a_header_that_says_what_the_body_does_not_is_told_beside_it(api: TargetApi, name: str) -> None:
+async def test_a_header_that_says_what_the_body_does_not_is_told_beside_it(api, name):
     """C5.4: where something is, how many there are, and what comes next; the output stays the body."""
     api.tell("GET", "/x", Reply(200, [{"id": 1}], OF_NO_USE | {name: OF_USE[name], "ETag": '"v7"'}))
     snapshot = await run(tool("GET", f"{api.base_url}/x"))
@@ -353,15 +341,13 @@ async def test_a_header_that_says_what_the_body_does_not_is_told_beside_it(api: 
 
 
 @pytest.mark.parametrize("status", [200, 201])
-async def test_of_a_usual_answer_there_is_nothing_to_tell(api: TargetApi, status: int) -> None:
+async def test_of_a_usual_answer_there_is_nothing_to_tell(api, status):
     api.tell("POST", "/x", Reply(status, {"id": 1}, OF_NO_USE))
     assert (await run(tool("POST", f"{api.base_url}/x"))).content is None
 
 
 @pytest.mark.parametrize("headers", [{"ETag": 'W/"v7"'}, {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}])
-async def test_what_nearly_every_answer_has_is_told_as_an_aside(
-    api: TargetApi, headers: dict[str, str]
-) -> None:
+async def test_what_nearly_every_answer_has_is_told_as_an_aside(api, headers):
     """C5.4: it must not cost clients the structured output."""
     api.tell("GET", "/x", Reply(200, {"id": 1}, OF_NO_USE | headers))
     (aside,) = (await run(tool("GET", f"{api.base_url}/x"))).content or ()
@@ -370,7 +356,7 @@ async def test_what_nearly_every_answer_has_is_told_as_an_aside(
 
 
 @pytest.mark.parametrize("status", [202, 203, 206, 207])
-async def test_a_success_of_another_kind_is_told(api: TargetApi, status: int) -> None:
+async def test_a_success_of_another_kind_is_told(api, status):
     """C5.4: accepted is not done."""
     api.tell("POST", "/x", Reply(status, {"id": 1}, {"Location": "/jobs/7"}))
     snapshot = await run(tool("POST", f"{api.base_url}/x"))
@@ -379,7 +365,7 @@ async def test_a_success_of_another_kind_is_told(api: TargetApi, status: int) ->
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 304])
-async def test_an_answer_without_a_body_is_its_status_and_headers(api: TargetApi, status: int) -> None:
+async def test_an_answer_without_a_body_is_its_status_and_headers(api, status):
     """C5.4: all that may be of use."""
     told = {"Location": "/items/42", "X-Subject-Token": "abc", "ETag": '"v7"'}
     api.tell("DELETE", "/x", Reply(status, b"", OF_NO_USE | told | {"Content-Type": "application/json"}))
@@ -394,7 +380,7 @@ async def test_an_answer_without_a_body_is_its_status_and_headers(api: TargetApi
     assert {*note_of(promised).split(" · ")} == said
 
 
-async def test_the_answer_to_a_head_is_its_headers(api: TargetApi) -> None:
+async def test_the_answer_to_a_head_is_its_headers(api):
     """C5.4: those of the body too."""
     told = {
         "Content-Type": "text/csv",
@@ -410,14 +396,14 @@ async def test_the_answer_to_a_head_is_its_headers(api: TargetApi) -> None:
     }
 
 
-async def test_a_declared_header_is_told_too(api: TargetApi) -> None:
+async def test_a_declared_header_is_told_too(api):
     """C1.4, C5.4: such as the ETag that another tool needs."""
     api.tell("GET", "/x", Reply(200, {"a": 1}, {"ETag": 'W/"v7"', "X-Other": "x", "X-Request-Id": "1"}))
     declared = tool("GET", f"{api.base_url}/x", response_headers=["ETag", "X-Request-Id"])
     assert note_of(await run(declared)) == 'ETag: W/"v7"'
 
 
-async def test_headers_are_told_within_bounds_and_without_secrets(api: TargetApi) -> None:
+async def test_headers_are_told_within_bounds_and_without_secrets(api):
     """C5.4, C9."""
     many = {f"X-{number}-Total": "y" * 2_000 for number in range(70)} | {"Location": f"/x?key={SECRET}"}
     api.tell("GET", "/x", Reply(200, {}, {"Location": f"/x?key={SECRET}\x01\x1b[1m"} | many))
@@ -427,7 +413,7 @@ async def test_headers_are_told_within_bounds_and_without_secrets(api: TargetApi
     assert len(note) < 11_000
 
 
-async def test_where_a_result_was_found_is_told(api: TargetApi) -> None:
+async def test_where_a_result_was_found_is_told(api):
     """C5.1: after 303, whose Location names what was made."""
     to = [{"in": "query", "name": name, "value": value} for name, value in (("status", 303), ("to", "/text"))]
     snapshot = await run(tool("POST", f"{api.base_url}/redirect", constants=to))

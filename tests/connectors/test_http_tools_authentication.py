@@ -49,9 +49,7 @@ AUTHENTICATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", AUTHENTICATIONS)
-async def test_no_credential_shows_wherever_an_api_repeats_it(
-    api: TargetApi, way: str, caplog: pytest.LogCaptureFixture, log: list[str]
-) -> None:
+async def test_no_credential_shows_wherever_an_api_repeats_it(api, way, caplog, log):
     """C9, B8: not in the output, the error, the record or the log."""
     authentication = AUTHENTICATIONS[way]
     caplog.set_level("DEBUG")
@@ -91,9 +89,7 @@ async def shop(api: TargetApi) -> AsyncIterator[tuple[HttpConnector, ToolConfig]
         yield connector, declared
 
 
-async def test_a_token_is_got_once_and_another_one_when_it_is_refused(
-    api: TargetApi, shop: tuple[HttpConnector, ToolConfig]
-) -> None:
+async def test_a_token_is_got_once_and_another_one_when_it_is_refused(api, shop):
     """C1.4: a request that was refused at the door was not carried out, so it is sent once more."""
     connector, declared = shop
     for _ in range(2):
@@ -107,9 +103,7 @@ async def test_a_token_is_got_once_and_another_one_when_it_is_refused(
     assert len(api.kept["orders"]) == 3
 
 
-async def test_a_token_that_is_refused_again_ends_the_run(
-    api: TargetApi, shop: tuple[HttpConnector, ToolConfig]
-) -> None:
+async def test_a_token_that_is_refused_again_ends_the_run(api, shop):
     """C8.3: there is no third attempt."""
     connector, declared = shop
     api.tell("POST", "/orders", Reply(401, {"error": "not you"}))
@@ -119,9 +113,7 @@ async def test_a_token_that_is_refused_again_ends_the_run(
     assert len(api.requests("POST", "/orders")) == 2
 
 
-async def test_a_token_that_is_refused_where_the_result_is_fetched_sends_nothing_twice(
-    api: TargetApi,
-) -> None:
+async def test_a_token_that_is_refused_where_the_result_is_fetched_sends_nothing_twice(api):
     """C8.3: a 303 says that the request was carried out, whatever the address that it names answers."""
     to = [
         {"in": "query", "name": name, "value": value}
@@ -133,7 +125,7 @@ async def test_a_token_that_is_refused_where_the_result_is_fetched_sends_nothing
     assert len(api.requests("POST", "/redirect")) == 1
 
 
-async def test_a_token_url_is_held_to_the_same_addresses_as_the_api(api: TargetApi) -> None:
+async def test_a_token_url_is_held_to_the_same_addresses_as_the_api(api):
     """C5.3: it is chosen by whoever declares the tool, too."""
     with running_target_api() as other, http_tool_hosts(f"127.0.0.1:{api.port}"):
         declared = tool("GET", f"{api.base_url}/text", authentication=oauth(other))
@@ -142,14 +134,14 @@ async def test_a_token_url_is_held_to_the_same_addresses_as_the_api(api: TargetA
         assert other.arrived == []
 
 
-async def test_an_address_that_is_not_public_is_not_contacted(api: TargetApi) -> None:
+async def test_an_address_that_is_not_public_is_not_contacted(api):
     """C5.3: unless an operator has allowed it."""
     with http_tool_hosts(""), pytest.raises(Misconfigured, match="CATALOGUE_HTTP_TOOL_HOSTS"):
         await run(tool("GET", f"{api.base_url}/text"))
     assert api.arrived == []
 
 
-async def test_a_tool_never_sets_what_its_sources_key_goes_into(api: TargetApi) -> None:
+async def test_a_tool_never_sets_what_its_sources_key_goes_into(api):
     """C4.5: also where it was declared for a source without a key."""
     for authentication, declared in (
         ({"api_key_in": "query", "api_key_name": "a"}, tool("GET", f"{api.base_url}/echo", {"a": TEXT})),
@@ -172,9 +164,7 @@ async def test_a_tool_never_sets_what_its_sources_key_goes_into(api: TargetApi) 
         ("oauth_client_credentials", "OAuth token URL, OAuth client id, OAuth client secret"),
     ],
 )
-async def test_credentials_that_nobody_has_entered_yet_are_asked_for(
-    api: TargetApi, authentication: str, lacks: str
-) -> None:
+async def test_credentials_that_nobody_has_entered_yet_are_asked_for(api, authentication, lacks):
     """B5: imported tools work once an admin has entered them."""
     declared = tool("GET", f"{api.base_url}/text")
     with pytest.raises(Misconfigured, match=f"The source does not have the {lacks}"):
@@ -184,7 +174,7 @@ async def test_credentials_that_nobody_has_entered_yet_are_asked_for(
     assert api.arrived == []
 
 
-async def test_a_check_says_what_it_proved_and_what_not(api: TargetApi) -> None:
+async def test_a_check_says_what_it_proved_and_what_not(api):
     """B9: an API without a status page can only be reached."""
     plain, keyed = tool(endpoint=api.base_url), tool(endpoint=api.base_url, authentication=oauth(api))
     async with closing(connector_of(plain)) as connector:
@@ -202,7 +192,7 @@ EXTRA |= {"extra_key_2_in": "query", "extra_key_2_name": "token", "extra_key_2":
 
 
 @pytest.mark.parametrize("way", ["none", "oauth", *AUTHENTICATIONS])
-async def test_extra_keys_are_sent_with_every_authentication(api: TargetApi, way: str) -> None:
+async def test_extra_keys_are_sent_with_every_authentication(api, way):
     """C1.4: an API may require several keys at once."""
     ways = AUTHENTICATIONS | {"none": {"type": "none"}, "oauth": oauth(api)}
     headers = {"extra_headers": {"X-Version": "2022-06-28", "Accept": "application/vnd.example+json"}}
@@ -216,7 +206,7 @@ async def test_extra_keys_are_sent_with_every_authentication(api: TargetApi, way
     assert "2022-06-28" in shown
 
 
-async def test_extra_keys_and_headers_stay_at_the_apis_own_address(api: TargetApi) -> None:
+async def test_extra_keys_and_headers_stay_at_the_apis_own_address(api):
     """C5.3: as all credentials do."""
     with running_target_api() as other, http_tool_hosts("127.0.0.1"):
         to = [{"in": "query", "name": "to", "value": f"{other.base_url}/echo"}]
@@ -237,7 +227,7 @@ def cookies_of(sent: Arrived) -> dict[str, str]:
     return {name: morsel.value for name, morsel in SimpleCookie(header).items()}
 
 
-async def test_cookies_of_arguments_and_keys_arrive_in_one_header(api: TargetApi) -> None:
+async def test_cookies_of_arguments_and_keys_arrive_in_one_header(api):
     """C1.4: a key shows nowhere, and the tool's own cookies are sent without it where it is anonymous."""
     places = {"lang": {"in": "cookie"}, "page": {"in": "cookie", "name": "page-size"}}
     arguments = {"lang": "de=A_1", "page": 5}
@@ -251,7 +241,7 @@ async def test_cookies_of_arguments_and_keys_arrive_in_one_header(api: TargetApi
         assert FIRST not in shown and "de=A_1" in shown
 
 
-async def test_cookies_stay_at_the_apis_own_address(api: TargetApi) -> None:
+async def test_cookies_stay_at_the_apis_own_address(api):
     """C5.3: those of arguments, too."""
     with running_target_api() as other, http_tool_hosts("127.0.0.1"):
         to = [{"in": "query", "name": "to", "value": f"{other.base_url}/echo"}]
@@ -264,7 +254,7 @@ async def test_cookies_stay_at_the_apis_own_address(api: TargetApi) -> None:
 
 
 @pytest.mark.parametrize("value", ["1; session=other", "1\r\nX-Admin: 1", "a b", 'a"b', "a,b", "ü", "a\\b"])
-async def test_an_argument_never_becomes_another_cookie(api: TargetApi, value: str) -> None:
+async def test_an_argument_never_becomes_another_cookie(api, value):
     """C4.5."""
     declared = tool("GET", f"{api.base_url}/echo", {"a": TEXT}, mappings={"a": {"in": "cookie"}})
     with pytest.raises(
@@ -274,7 +264,7 @@ async def test_an_argument_never_becomes_another_cookie(api: TargetApi, value: s
     assert api.arrived == []
 
 
-async def test_a_tool_never_sets_the_cookie_that_is_its_sources_key(api: TargetApi) -> None:
+async def test_a_tool_never_sets_the_cookie_that_is_its_sources_key(api):
     """C4.5."""
     mappings = {"a": {"in": "cookie", "name": "session"}}
     declared = tool("GET", f"{api.base_url}/echo", {"a": TEXT}, mappings=mappings)
@@ -286,7 +276,7 @@ async def test_a_tool_never_sets_the_cookie_that_is_its_sources_key(api: TargetA
     assert api.arrived == []
 
 
-async def test_an_anonymous_tool_sends_extra_headers_but_no_keys(api: TargetApi) -> None:
+async def test_an_anonymous_tool_sends_extra_headers_but_no_keys(api):
     """C1.4: a version or a tenant is no credential."""
     declared = tool("GET", f"{api.base_url}/echo", anonymous=True)
     await run(declared, **EXTRA, extra_headers={"X-Tenant": "north"})
@@ -296,7 +286,7 @@ async def test_an_anonymous_tool_sends_extra_headers_but_no_keys(api: TargetApi)
 
 @pytest.mark.parametrize("name", ["x-app-key", "X-Tenant"])
 @pytest.mark.parametrize("anonymous", [False, True])
-async def test_a_tool_never_sets_what_the_source_sends(api: TargetApi, name: str, anonymous: bool) -> None:
+async def test_a_tool_never_sets_what_the_source_sends(api, name, anonymous):
     """C4.5: an argument must not choose the tenant."""
     declared = tool(
         "GET", f"{api.base_url}/echo", {"a": TEXT}, mappings={"a": {"in": "header", "name": name}},
@@ -314,7 +304,7 @@ async def test_a_tool_never_sets_what_the_source_sends(api: TargetApi, name: str
     assert api.arrived == []
 
 
-async def test_an_extra_key_without_a_value_is_asked_for_by_its_name(api: TargetApi) -> None:
+async def test_an_extra_key_without_a_value_is_asked_for_by_its_name(api):
     """B5: a call does not go out without it, and a check says so."""
     declared = tool("GET", f"{api.base_url}/text")
     settings = {"authentication": "api_key", "extra_key_2_name": "X-App-Key"}
@@ -348,9 +338,7 @@ async def test_an_extra_key_without_a_value_is_asked_for_by_its_name(api: Target
         ({"extra_headers": {f"X-{number}": "1" for number in range(21)}}, "extra_headers", "at most 20"),
     ],
 )
-def test_extra_keys_and_headers_that_cannot_be_sent_are_refused(
-    settings: dict[str, Any], field: str, told: str
-) -> None:
+def test_extra_keys_and_headers_that_cannot_be_sent_are_refused(settings, field, told):
     """B5: at the setting, without the value."""
     with pytest.raises(ValidationError) as refused:
         HttpConfig(base_url="https://api.example.com", **settings)
@@ -360,7 +348,7 @@ def test_extra_keys_and_headers_that_cannot_be_sent_are_refused(
     assert field in ("", *problem["loc"], getattr(raised, "field", ""))
 
 
-def test_keys_in_different_places_may_have_one_name() -> None:
+def test_keys_in_different_places_may_have_one_name():
     """C1.4: a header and a parameter are two places."""
     settings: dict[str, Any] = {
         "extra_key_1_name": "key",

@@ -20,7 +20,7 @@ def api() -> Iterator[TargetApi]:
         yield api
 
 
-async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
+async def test_every_argument_arrives_in_its_place(api):
     """C1.4, C5.1: percent-encoded in the path, in order in the query, nested in the body."""
     declared = tool(
         "PATCH",
@@ -88,7 +88,7 @@ async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
     assert arrived.header("authorization") is None
 
 
-async def test_a_form_is_sent_as_apis_expect_it(api: TargetApi) -> None:
+async def test_a_form_is_sent_as_apis_expect_it(api):
     """C5.1: nested fields with brackets, lists repeated, lists of objects numbered."""
     declared = tool(
         "POST",
@@ -122,7 +122,7 @@ async def test_a_form_is_sent_as_apis_expect_it(api: TargetApi) -> None:
     ]
 
 
-async def test_what_is_not_given_leaves_no_trace(api: TargetApi) -> None:
+async def test_what_is_not_given_leaves_no_trace(api):
     """C5.1: neither an empty parameter nor a null."""
     declared = tool("GET", f"{api.base_url}/echo", {"a": TEXT, "list": {"type": "array"}})
     await run(declared, {"list": []})
@@ -136,7 +136,7 @@ async def test_what_is_not_given_leaves_no_trace(api: TargetApi) -> None:
 
 
 @pytest.mark.parametrize("value", [None, False, "", [], {}])
-async def test_any_json_value_can_be_the_whole_body(api: TargetApi, value: Any) -> None:
+async def test_any_json_value_can_be_the_whole_body(api, value):
     """C5.1: also null, which takes a setting back at many APIs and is not the same as no body."""
     whole = tool(
         "PUT",
@@ -150,7 +150,7 @@ async def test_any_json_value_can_be_the_whole_body(api: TargetApi, value: Any) 
     assert api.last.header("content-type") == "application/json"
 
 
-async def test_null_is_not_given_where_only_a_json_body_could_say_it(api: TargetApi) -> None:
+async def test_null_is_not_given_where_only_a_json_body_could_say_it(api):
     """C5.1: models write null for what they do not want. One that is required is refused."""
     anything: dict[str, Any] = {"version": {"default": "v2"}, "q": {}, "h": {}, "note": {}}
     declared = tool(
@@ -173,9 +173,7 @@ async def test_null_is_not_given_where_only_a_json_body_could_say_it(api: Target
     assert len(api.arrived) == 2
 
 
-async def test_one_argument_can_be_the_whole_body_and_a_part_of_the_path_have_a_default(
-    api: TargetApi,
-) -> None:
+async def test_one_argument_can_be_the_whole_body_and_a_part_of_the_path_have_a_default(api):
     """C1.4: as APIs that take a list of things want it."""
     declared = tool(
         "PUT",
@@ -207,9 +205,7 @@ UNSENDABLE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("unsendable", UNSENDABLE)
-async def test_arguments_that_cannot_be_sent_are_refused_before_anything_is(
-    api: TargetApi, unsendable: str
-) -> None:
+async def test_arguments_that_cannot_be_sent_are_refused_before_anything_is(api, unsendable):
     """A2.5, C4.5: whatever a schema without types lets through."""
     declared = tool(
         "GET",
@@ -226,7 +222,7 @@ async def test_arguments_that_cannot_be_sent_are_refused_before_anything_is(
     assert api.arrived == []
 
 
-async def test_the_key_of_a_run_is_sent_where_the_api_knows_it(api: TargetApi) -> None:
+async def test_the_key_of_a_run_is_sent_where_the_api_knows_it(api):
     """C5.1: so that a repeated request counts once."""
     declared = tool("POST", f"{api.base_url}/orders", idempotency_header="Idempotency-Key")
     for _ in range(2):
@@ -246,9 +242,7 @@ PROMISES = [
 
 
 @pytest.mark.parametrize(("method", "more", "idempotent", "breakable"), PROMISES)
-def test_what_may_be_repeated_or_broken_off_follows_from_the_method(
-    method: str, more: dict[str, Any], idempotent: bool, breakable: bool
-) -> None:
+def test_what_may_be_repeated_or_broken_off_follows_from_the_method(method, more, idempotent, breakable):
     """C5.3: nothing is sent twice that could happen twice."""
     declared = tool(method, **more)
     promised = capabilities_for(connector_of(declared), workflow_of(declared))
@@ -256,7 +250,7 @@ def test_what_may_be_repeated_or_broken_off_follows_from_the_method(
     assert (promised.lists_workflows, promised.keeps_runs, promised.can_cancel) == (False, False, False)
 
 
-async def test_a_text_of_json_is_sent_as_it_is_in_utf_8(api: TargetApi) -> None:
+async def test_a_text_of_json_is_sent_as_it_is_in_utf_8(api):
     """C5.1: no escapes where none are needed."""
     await run(tool("POST", f"{api.base_url}/echo", {"note": TEXT}), {"note": "日本"})
     assert api.last.body == '{"note":"日本"}'.encode()

@@ -94,7 +94,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_the_tools_own_request_is_recognised_in_every_harmless_spelling(spelling: str) -> None:
+def test_the_tools_own_request_is_recognised_in_every_harmless_spelling(spelling):
     """C4.4, C4.5: models write the same request in many ways."""
     assert difference(**SPELLINGS[spelling]) == ""
 
@@ -209,7 +209,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_whatever_the_arguments_do_not_make_is_a_difference_and_is_named(foreign: str) -> None:
+def test_whatever_the_arguments_do_not_make_is_a_difference_and_is_named(foreign):
     """C4.5: method, scheme, host, port, path, query, headers and body have to be those of the arguments."""
     changes, where = FOREIGN[foreign]
     found = difference(**changes)
@@ -217,7 +217,7 @@ def test_whatever_the_arguments_do_not_make_is_a_difference_and_is_named(foreign
     assert SECRET not in found
 
 
-def test_a_difference_is_short_and_of_one_line_whatever_was_written() -> None:
+def test_a_difference_is_short_and_of_one_line_whatever_was_written():
     """C8.2: it is shown and logged."""
     for changes in (
         {"url": f"https://{'x' * 10_000}.example/"},
@@ -232,7 +232,7 @@ def test_a_difference_is_short_and_of_one_line_whatever_was_written() -> None:
 PLAIN: dict[str, Any] = {"method": "GET", "headers": {}, "query_params": {}, "body": None}
 
 
-def test_cookies_are_compared_one_by_one() -> None:
+def test_cookies_are_compared_one_by_one():
     """C4.5: in any order, and none beside those of the arguments."""
     places = {"a": {"in": "cookie"}, "b": {"in": "cookie"}}
     declared = tool("GET", f"{BASE}/orders", {"a": TEXT, "b": TEXT}, mappings=places)
@@ -245,7 +245,7 @@ def test_cookies_are_compared_one_by_one() -> None:
                          "the cookie b does not match the arguments.")  # fmt: skip
 
 
-def test_a_base_url_with_a_path_is_part_of_the_address() -> None:
+def test_a_base_url_with_a_path_is_part_of_the_address():
     """C4.5"""
     declared = tool("GET", f"{BASE}/v1/weather/{{city}}.json", {"city": TEXT}, required=["city"])
     of_city: dict[str, Any] = {"arguments": {"city": "New York"}} | PLAIN
@@ -255,7 +255,7 @@ def test_a_base_url_with_a_path_is_part_of_the_address() -> None:
     assert "address" in difference(declared, f"{BASE}/v1", **of_city, url=url.replace("/v1", ""))
 
 
-def test_a_host_that_is_an_address_is_that_address() -> None:
+def test_a_host_that_is_an_address_is_that_address():
     """C4.5"""
     declared = tool("GET", "http://[::1]:8080/x")
     same: dict[str, Any] = {"declared": declared, "base_url": "http://[::1]:8080", "arguments": {}} | PLAIN
@@ -271,7 +271,7 @@ def test_a_host_that_is_an_address_is_that_address() -> None:
         assert "no valid URL" in difference(**same, url=unclear)
 
 
-def test_a_request_without_a_body_may_have_an_empty_one_but_no_fields() -> None:
+def test_a_request_without_a_body_may_have_an_empty_one_but_no_fields():
     """C4.5: models like to write {} where there is nothing."""
     same: dict[str, Any] = {"declared": tool("GET", f"{BASE}/x"), "arguments": {}, "url": f"{BASE}/x"}
     for nothing in (None, {}, ""):
@@ -279,7 +279,7 @@ def test_a_request_without_a_body_may_have_an_empty_one_but_no_fields() -> None:
     assert "body /a" in difference(**same | PLAIN | {"body": {"a": 1}})
 
 
-def test_what_has_its_usual_value_may_be_in_the_request_or_not() -> None:
+def test_what_has_its_usual_value_may_be_in_the_request_or_not():
     """C4.4: a default that the model spells out makes no difference."""
     declared = tool("GET", f"{BASE}/x", {"size": WHOLE, "page": WHOLE})
     same: dict[str, Any] = {"declared": declared, "arguments": {"size": 20, "page": 2}, "url": f"{BASE}/x"}
@@ -290,7 +290,7 @@ def test_what_has_its_usual_value_may_be_in_the_request_or_not() -> None:
     assert "page is missing" in difference(**same | {"query_params": {"size": 20}})
 
 
-def test_a_list_with_commas_and_json_in_the_query_are_recognised() -> None:
+def test_a_list_with_commas_and_json_in_the_query_are_recognised():
     """C4.4"""
     declared = tool(
         "GET",
@@ -305,7 +305,7 @@ def test_a_list_with_commas_and_json_in_the_query_are_recognised() -> None:
     assert "filter" in difference(**same | {"query_params": {"ids": "1,2", "filter": '{"a": 2}'}})
 
 
-def test_brackets_and_other_separators_in_the_query_are_recognised() -> None:
+def test_brackets_and_other_separators_in_the_query_are_recognised():
     declared = tool(
         "GET",
         f"{BASE}/x",
@@ -323,7 +323,7 @@ def test_brackets_and_other_separators_in_the_query_are_recognised() -> None:
     assert "filter[b]" in difference(**same | {"query_params": {"ids": [1, 2], "filter": '{"b": 1}'}})
 
 
-def test_a_field_of_an_object_in_the_query_does_not_replace_a_constant() -> None:
+def test_a_field_of_an_object_in_the_query_does_not_replace_a_constant():
     """What the declaration fixes is not the caller's to set."""
     declared = tool(
         "GET",
@@ -339,7 +339,7 @@ def test_a_field_of_an_object_in_the_query_does_not_replace_a_constant() -> None
     assert sent.query_params == {"filter[tenant]": 7, "filter[state]": ["open"]}
 
 
-def test_a_raw_body_is_recognised_with_the_type_of_its_file() -> None:
+def test_a_raw_body_is_recognised_with_the_type_of_its_file():
     """C4.4: also a text that looks like JSON."""
     declared = tool(
         "PUT", f"{BASE}/f", {"a": TEXT}, mappings={"a": {"in": "body", "name": ""}}, body_format="raw"
@@ -353,7 +353,7 @@ def test_a_raw_body_is_recognised_with_the_type_of_its_file() -> None:
         assert "the body is missing" in difference(**same | {"body": None})
 
 
-def test_a_form_is_recognised_as_an_object_and_as_it_is_sent() -> None:
+def test_a_form_is_recognised_as_an_object_and_as_it_is_sent():
     """C4.4: what is sent as a form is proposed as an object."""
     declared = tool("POST", f"{BASE}/f", {"amount": WHOLE, "meta": {"type": "object"}}, body_format="form")
     same: dict[str, Any] = {

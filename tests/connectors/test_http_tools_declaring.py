@@ -13,7 +13,7 @@ KEY = "api-key-0123456789abcdef"
 LIST = {"type": "array", "items": TEXT}
 
 
-def test_every_argument_gets_its_place_where_nothing_else_is_said() -> None:
+def test_every_argument_gets_its_place_where_nothing_else_is_said():
     """C1.4: the path names some, GET and DELETE put the others into the query, the rest into the body."""
     got = operation_of(
         tool("GET", f"{API}/v1/orders/{{id}}", {"id": WHOLE, "page": WHOLE}, required=["id"]), base_url=API
@@ -30,7 +30,7 @@ def test_every_argument_gets_its_place_where_nothing_else_is_said() -> None:
     ]
 
 
-def test_a_path_is_kept_relative_to_the_sources_base_url() -> None:
+def test_a_path_is_kept_relative_to_the_sources_base_url():
     """C1.4: the source is one API, and its tools are below its address."""
     declared = tool("GET", "https://API.example.com:443/v1/orders")
     assert operation_of(declared, base_url="https://api.example.com/v1").path == "/orders"
@@ -41,14 +41,14 @@ def test_a_path_is_kept_relative_to_the_sources_base_url() -> None:
 @pytest.mark.parametrize(
     "base_url", ["https://other.example.com", "http://api.example.com", f"{API}/v2", f"{API}/v"]
 )
-def test_an_endpoint_elsewhere_is_refused(base_url: str) -> None:
+def test_an_endpoint_elsewhere_is_refused(base_url):
     """C1.4: a tool cannot borrow another API's credentials."""
     assert problems(tool("GET", f"{API}/v1/orders"), base_url=base_url) == [
         ("/api/endpoint", f"The endpoint is not below {base_url}, the base URL of the tool's source.")
     ]
 
 
-def test_what_the_catalogue_keeps_has_a_closed_schema_and_the_operation() -> None:
+def test_what_the_catalogue_keeps_has_a_closed_schema_and_the_operation():
     """C1.4: whatever has no place in the request is refused before anything runs."""
     declared = tool("GET", f"{API}/orders", {"page": WHOLE}, output={"first": "/orders/0"})
     definition = definition_of(declared, base_url=API)
@@ -60,7 +60,7 @@ def test_what_the_catalogue_keeps_has_a_closed_schema_and_the_operation() -> Non
     assert definition_of(open_schema, base_url=API).input_schema["additionalProperties"] is True
 
 
-def test_written_out_and_read_again_a_tool_is_the_same() -> None:
+def test_written_out_and_read_again_a_tool_is_the_same():
     """C9: there is one model of a tool."""
     declared = tool(
         "POST",
@@ -74,7 +74,7 @@ def test_written_out_and_read_again_a_tool_is_the_same() -> None:
     assert operation_of(again, base_url=API).arguments["note"].name == ""
 
 
-def test_the_source_of_a_tool_has_its_settings_and_apart_from_them_its_secrets() -> None:
+def test_the_source_of_a_tool_has_its_settings_and_apart_from_them_its_secrets():
     """C1.4: tools of one address and authentication share a source."""
     basic = connection_of(tool(authentication={"type": "basic", "username": "shop", "password": KEY}))
     assert basic.base_url == API
@@ -318,7 +318,7 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_a_tool_is_refused_with_the_place_and_a_sentence(wrong: str) -> None:
+def test_what_cannot_be_a_tool_is_refused_with_the_place_and_a_sentence(wrong):
     """C1.4, B5: whoever declared it reads where it is wrong."""
     declared, where, why = WRONG[wrong]
     found = dict(problems(declared))
@@ -335,7 +335,7 @@ RESERVED = [
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_headers_that_say_who_asks_or_where_it_goes_are_not_a_tools_to_set(name: str) -> None:
+def test_headers_that_say_who_asks_or_where_it_goes_are_not_a_tools_to_set(name):
     """C4.5: neither by an argument nor by a constant."""
     by_argument = tool(properties={"a": TEXT}, mappings={"a": {"in": "header", "name": name}})
     by_constant = tool(constants=[{"in": "header", "name": name, "value": "x"}])
@@ -344,7 +344,7 @@ def test_headers_that_say_who_asks_or_where_it_goes_are_not_a_tools_to_set(name:
         assert why == f"{name} is a header that only the product sets."
 
 
-def test_accept_may_be_a_constant_but_no_argument() -> None:
+def test_accept_may_be_a_constant_but_no_argument():
     """C1.4: APIs choose versions by it."""
     assert (
         problems(tool(constants=[{"in": "header", "name": "Accept", "value": "application/vnd.x+json"}]))
@@ -354,7 +354,7 @@ def test_accept_may_be_a_constant_but_no_argument() -> None:
     assert "can be a constant but not an argument" in why
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_told_at_once():
     """C1.4: nobody likes to be sent back three times."""
     declared = tool(
         "GET",
@@ -376,7 +376,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert refused.value.problems[0].path == "/api/endpoint"
 
 
-def test_no_error_about_a_declaration_quotes_a_secret() -> None:
+def test_no_error_about_a_declaration_quotes_a_secret():
     """B8: a mistyped declaration is shown to people and logged."""
     raw: dict[str, Any] = {
         "name": "x",
@@ -393,7 +393,7 @@ def test_no_error_about_a_declaration_quotes_a_secret() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_a_schema_that_refers_to_itself_in_many_ways_is_checked_at_once() -> None:
+def test_a_schema_that_refers_to_itself_in_many_ways_is_checked_at_once():
     """C1.4: references within choices multiply, and declarations come from strangers too."""
     nested = {"anyOf": [{"$ref": "#/$defs/nested"}] * 30 + [{"type": "object"}]}
     declared = tool(properties={"where": {"$ref": "#/$defs/nested"}}, schema={"$defs": {"nested": nested}})

@@ -60,7 +60,7 @@ GUARDED = {
 
 @pytest.mark.parametrize("value", [{"id": "x"}, [1, {"a": []}], "2.15", 42, None])
 @pytest.mark.parametrize("guard", GUARDED)
-async def test_a_guard_before_json_is_no_part_of_it(api: TargetApi, guard: str, value: Any) -> None:
+async def test_a_guard_before_json_is_no_part_of_it(api, guard, value):
     """C5.4: the whole value, and nothing to say about it."""
     snapshot = await read(api, (GUARDED[guard] + json.dumps(value)).encode(), JSON)
     assert (snapshot.output, snapshot.content, snapshot.unread) == (value, None, None)
@@ -83,7 +83,7 @@ NEARLY: dict[str, tuple[str | bytes, Any]] = {
 
 @pytest.mark.parametrize("label", [JSON, "application/json; charset=utf-8", "application/hal+json"])
 @pytest.mark.parametrize("case", NEARLY)
-async def test_json_that_can_be_read_in_one_way_only_is_read(api: TargetApi, case: str, label: str) -> None:
+async def test_json_that_can_be_read_in_one_way_only_is_read(api, case, label):
     """C5.4."""
     body, value = NEARLY[case]
     snapshot = await read(api, body.encode() if isinstance(body, str) else body, label)
@@ -99,7 +99,7 @@ NUMBERS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
-async def test_numbers_that_json_cannot_hold_are_null_and_named(api: TargetApi, numbers: str) -> None:
+async def test_numbers_that_json_cannot_hold_are_null_and_named(api, numbers):
     """C5.4: others stay exact."""
     body, value = NUMBERS[numbers]
     snapshot = await read(api, body.encode(), JSON)
@@ -124,9 +124,7 @@ NOT_JSON = {
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("case", NOT_JSON)
-async def test_what_is_labelled_json_and_is_none_is_delivered_as_text(
-    api: TargetApi, case: str, method: str
-) -> None:
+async def test_what_is_labelled_json_and_is_none_is_delivered_as_text(api, case, method):
     """C5.4: nothing failed, and it is not kept as an answer to the same call."""
     api.tell(method, "/x", Reply(200, NOT_JSON[case], {"Content-Type": JSON}))
     snapshot = await run(tool(method, f"{api.base_url}/x"))
@@ -157,9 +155,7 @@ LABELS = [
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("written", LINES)
 @pytest.mark.parametrize("label", LABELS)
-async def test_several_values_are_a_list(
-    api: TargetApi, label: str, written: str, indent: int | None
-) -> None:
+async def test_several_values_are_a_list(api, label, written, indent):
     """C5.4: an error that the stream reports is one of them."""
     body = LINES[written].replace("{}", "{0}").format("{}").replace("{}", "%s")
     body %= json.dumps(ONE, indent=indent), json.dumps(TWO, indent=indent)
@@ -167,14 +163,14 @@ async def test_several_values_are_a_list(
     assert (snapshot.output, snapshot.content, snapshot.unread) == ([ONE, TWO], None, None)
 
 
-async def test_of_one_line_the_label_decides_and_lines_may_be_numbers(api: TargetApi) -> None:
+async def test_of_one_line_the_label_decides_and_lines_may_be_numbers(api):
     assert (await read(api, b'{"a":1}\n', "application/jsonl")).output == [{"a": 1}]
     assert (await read(api, b'{"a":1}\n', JSON)).output == {"a": 1}
     assert (await read(api, b"1\n2.5\nnull\n", JSON)).output == [1, 2.5, None]
 
 
 @pytest.mark.parametrize("broken", ['{"sta', "Killed", "<html>"])
-async def test_a_broken_last_line_leaves_those_before_it(api: TargetApi, broken: str) -> None:
+async def test_a_broken_last_line_leaves_those_before_it(api, broken):
     """C5.4, C9: and is told, without secrets."""
     secret = {"authentication": "api_key", "api_key": SECRET}
     snapshot = await read(api, f'{{"a":1}}\n{{"a":2}}\n{broken} {SECRET}'.encode(), JSON, **secret)
@@ -194,16 +190,14 @@ OF_TEXT = [
 
 
 @pytest.mark.parametrize("label", OF_TEXT)
-async def test_text_is_text_whatever_its_label(api: TargetApi, label: str) -> None:
+async def test_text_is_text_whatever_its_label(api, label):
     """C5.4: models cannot read it in base64."""
     snapshot = await read(api, TEXT.encode(), label)
     assert (snapshot.output, snapshot.content) == (TEXT, None)
 
 
 @pytest.mark.parametrize("label", ["application/octet-stream", "text/plain"])
-async def test_json_that_is_labelled_as_something_else_stays_as_it_was_written(
-    api: TargetApi, label: str
-) -> None:
+async def test_json_that_is_labelled_as_something_else_stays_as_it_was_written(api, label):
     assert (await read(api, b'{"a": 1.0}', label)).output == '{"a": 1.0}'
 
 
@@ -218,7 +212,7 @@ ENCODED = {
 
 
 @pytest.mark.parametrize("label", ENCODED)
-async def test_a_text_keeps_its_letters(api: TargetApi, label: str) -> None:
+async def test_a_text_keeps_its_letters(api, label):
     assert (await read(api, ENCODED[label], label)).output == "Käse;3\n"
 
 
@@ -238,7 +232,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("label", FILES)
-async def test_what_is_no_text_stays_a_file(api: TargetApi, label: str) -> None:
+async def test_what_is_no_text_stays_a_file(api, label):
     """C5.4."""
     snapshot = await read(api, FILES[label], label)
     assert snapshot.output == f"{len(FILES[label])} bytes of {label.partition(';')[0]}."
@@ -251,7 +245,7 @@ LABELLED = ['"application/json"', "application/json, application/json", "text/js
 @pytest.mark.parametrize(
     "label", [*LABELLED, "'application/json'; charset=\"utf-8\"", "APPLICATION/JSON", ""]
 )
-async def test_a_label_of_json_is_known_in_every_spelling(api: TargetApi, label: str) -> None:
+async def test_a_label_of_json_is_known_in_every_spelling(api, label):
     assert (await read(api, b'{"a":1}', label)).output == {"a": 1}
 
 
@@ -284,7 +278,7 @@ CUT: dict[str, tuple[Behaviour, Any]] = {
 
 
 @pytest.mark.parametrize("case", CUT)
-async def test_what_has_come_of_an_answer_that_does_not_end_is_the_output(case: str) -> None:
+async def test_what_has_come_of_an_answer_that_does_not_end_is_the_output(case):
     """C5.3, C5.4: after one request."""
     behave, output = CUT[case]
     snapshot, requests = await call(behave)
@@ -293,7 +287,7 @@ async def test_what_has_come_of_an_answer_that_does_not_end_is_the_output(case: 
     assert str(snapshot.unread).startswith("GET /watch: the answer had not ended after 30 s; ")
 
 
-async def test_an_answer_of_which_only_the_head_has_come_says_so() -> None:
+async def test_an_answer_of_which_only_the_head_has_come_says_so():
     """C5.3: a declared output may be promised, and is null."""
     snapshot, requests = await call(endless(media_type="text/event-stream"))
     assert (snapshot.state, snapshot.output, requests) == (RunState.COMPLETED, None, 1)
@@ -301,7 +295,7 @@ async def test_an_answer_of_which_only_the_head_has_come_says_so() -> None:
     assert "the answer had not ended after 30 s; 0 bytes had come" in str(snapshot.unread)
 
 
-async def test_what_the_cut_answer_of_a_change_leaves_open_is_said() -> None:
+async def test_what_the_cut_answer_of_a_change_leaves_open_is_said():
     """C5.3: not as if nothing had happened, nor as if all had."""
     snapshot, requests = await call(endless(b'{"status":"Pulling"}\n'), "POST")
     assert (snapshot.state, snapshot.output, requests) == (RunState.COMPLETED, [{"status": "Pulling"}], 1)
@@ -311,14 +305,14 @@ async def test_what_the_cut_answer_of_a_change_leaves_open_is_said() -> None:
     )
 
 
-async def test_a_refusal_whose_body_does_not_end_is_a_refusal() -> None:
+async def test_a_refusal_whose_body_does_not_end_is_a_refusal():
     snapshot, requests = await call(endless(b'{"error":"gone', status=410))
     assert (snapshot.state, requests) == (RunState.FAILED, 1)
     assert "the API answered 410 Gone" in snapshot.error
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_of_an_answer_beyond_the_limit_the_beginning_is_the_output(api: TargetApi, method: str) -> None:
+async def test_of_an_answer_beyond_the_limit_the_beginning_is_the_output(api, method):
     """C5.4: whole lines of JSON are values."""
     body = "".join(f'{{"n":{number}}}\n' for number in range(500))
     api.tell(method, "/x", Reply(200, body, {"Content-Type": "application/x-ndjson"}))
@@ -328,7 +322,7 @@ async def test_of_an_answer_beyond_the_limit_the_beginning_is_the_output(api: Ta
     assert "had not ended after 1,000 bytes; 1,000 bytes had come" in str(snapshot.unread)
 
 
-async def test_an_answer_that_breaks_is_still_asked_for_again(api: TargetApi) -> None:
+async def test_an_answer_that_breaks_is_still_asked_for_again(api):
     """C5.3: only a limit makes an answer of a part."""
     with pytest.raises(Unreachable):
         await run(tool("GET", f"{api.base_url}/cut-off"))

@@ -49,7 +49,7 @@ def difference(call: RandomCall, written: HTTPRequestSpec) -> str:
 
 @EXAMPLES
 @given(random_calls())
-def test_the_request_that_the_arguments_make_is_recognised(call: RandomCall) -> None:
+def test_the_request_that_the_arguments_make_is_recognised(call):
     """C4.4, C4.5: of every type, in every place, also with all of its query in the URL."""
     spec = build(call)
     assert difference(call, spec) == ""
@@ -59,7 +59,7 @@ def test_the_request_that_the_arguments_make_is_recognised(call: RandomCall) -> 
 
 @EXAMPLES
 @given(random_calls())
-def test_what_is_built_can_be_sent_and_comes_apart_again(call: RandomCall) -> None:
+def test_what_is_built_can_be_sent_and_comes_apart_again(call):
     """C5.1: by another reader than ours, the query and the form are what was meant."""
     spec = build(call)
     assert parse_qsl(urlencode(query_of(spec)), keep_blank_values=True) == query_of(spec)
@@ -69,7 +69,7 @@ def test_what_is_built_can_be_sent_and_comes_apart_again(call: RandomCall) -> No
 
 @EXAMPLES
 @given(random_calls(), st.data())
-def test_a_changed_request_differs_or_means_the_same(call: RandomCall, data: st.DataObject) -> None:
+def test_a_changed_request_differs_or_means_the_same(call, data):
     """C4.5: to other readers of addresses, too."""
     built = build(call)
     changed = _changed(data, built)
@@ -104,7 +104,7 @@ def _changed(data: st.DataObject, spec: HTTPRequestSpec) -> HTTPRequestSpec:
 
 @EXAMPLES
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
-def test_a_value_in_the_path_stays_one_step_of_it_for_whoever_decodes_it_how_often(value: str) -> None:
+def test_a_value_in_the_path_stays_one_step_of_it_for_whoever_decodes_it_how_often(value):
     """C4.5: servers and proxies decode and resolve paths each in its own way."""
     path = "/orders/{id}/lines"
     assert parameters_in(path) == ["id"]

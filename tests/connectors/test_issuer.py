@@ -53,9 +53,7 @@ async def read(issuer: Issuer, token: str) -> dict[str, Any]:
     return await issuer.read_access_token(token, audience=is_resource, types=["at+jwt"])
 
 
-async def test_keys_are_read_once_for_many_tokens_and_again_after_five_minutes(
-    issuer: Issuer, server: AuthorizationServer, clock: Clock
-) -> None:
+async def test_keys_are_read_once_for_many_tokens_and_again_after_five_minutes(issuer, server, clock):
     for subject in ("7", "8", "9"):
         assert (await read(issuer, server.sign(sub=subject)))["sub"] == subject
     assert server.times(KEYS) == server.times(METADATA) == 1
@@ -66,9 +64,7 @@ async def test_keys_are_read_once_for_many_tokens_and_again_after_five_minutes(
     assert server.times(KEYS) == 2
 
 
-async def test_unknown_keys_make_it_ask_again_but_not_more_than_once_in_ten_seconds(
-    issuer: Issuer, server: AuthorizationServer, clock: Clock
-) -> None:
+async def test_unknown_keys_make_it_ask_again_but_not_more_than_once_in_ten_seconds(issuer, server, clock):
     await read(issuer, server.sign())
     clock.now += REFETCH_SECONDS
     for number in range(5):
@@ -81,16 +77,12 @@ async def test_unknown_keys_make_it_ask_again_but_not_more_than_once_in_ten_seco
     assert server.times(KEYS) == 3
 
 
-async def test_a_token_that_names_no_key_is_tried_with_all(
-    issuer: Issuer, server: AuthorizationServer
-) -> None:
+async def test_a_token_that_names_no_key_is_tried_with_all(issuer, server):
     server.keys = [public_jwk("two"), public_jwk("one")]
     assert await read(issuer, server.sign(headers={"kid": None}))
 
 
-async def test_known_keys_count_while_the_server_fails_but_not_for_ever(
-    issuer: Issuer, server: AuthorizationServer, clock: Clock
-) -> None:
+async def test_known_keys_count_while_the_server_fails_but_not_for_ever(issuer, server, clock):
     token = server.sign()
     await read(issuer, token)
     server.status = 500
@@ -106,9 +98,7 @@ async def test_known_keys_count_while_the_server_fails_but_not_for_ever(
     assert await read(issuer, token)
 
 
-async def test_a_server_that_fails_is_left_alone_for_a_moment(
-    issuer: Issuer, server: AuthorizationServer, clock: Clock
-) -> None:
+async def test_a_server_that_fails_is_left_alone_for_a_moment(issuer, server, clock):
     server.status = 500
     for _ in range(5):
         with pytest.raises(Unreachable):
@@ -132,9 +122,7 @@ UNUSABLE: dict[str, Callable[[AuthorizationServer], None]] = {
 
 
 @pytest.mark.parametrize("problem", UNUSABLE)
-async def test_of_a_server_that_cannot_be_used_no_token_is_good_or_wrong(
-    issuer: Issuer, server: AuthorizationServer, problem: str
-) -> None:
+async def test_of_a_server_that_cannot_be_used_no_token_is_good_or_wrong(issuer, server, problem):
     UNUSABLE[problem](server)
     with pytest.raises(ConnectorError):
         await read(issuer, server.sign())
@@ -152,9 +140,7 @@ KEYS_NOT_TO_USE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 @pytest.mark.parametrize("key", KEYS_NOT_TO_USE)
-async def test_a_key_that_is_not_for_this_signs_nothing(
-    issuer: Issuer, server: AuthorizationServer, key: str
-) -> None:
+async def test_a_key_that_is_not_for_this_signs_nothing(issuer, server, key):
     server.keys = [KEYS_NOT_TO_USE[key]()]
     token = server.sign("short", 1024, headers={"kid": "one"}) if key == "a short one" else server.sign()
     with pytest.raises(TokenRefused):
@@ -162,9 +148,7 @@ async def test_a_key_that_is_not_for_this_signs_nothing(
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "x" * 20_000, "e30.e30.", "ä.ö.ü", "." * 5])
-async def test_what_is_no_token_is_refused_without_a_question(
-    issuer: Issuer, server: AuthorizationServer, token: str
-) -> None:
+async def test_what_is_no_token_is_refused_without_a_question(issuer, server, token):
     with pytest.raises(TokenRefused):
         await read(issuer, token)
     assert not server.asked
@@ -184,9 +168,7 @@ INACTIVE: list[dict[str, Any]] = [
 ]
 
 
-async def test_the_server_is_asked_about_opaque_tokens_with_our_own_credentials(
-    issuer: Issuer, server: AuthorizationServer
-) -> None:
+async def test_the_server_is_asked_about_opaque_tokens_with_our_own_credentials(issuer, server):
     server.introspected = {"active": True, "sub": "7", "aud": [RESOURCE, "x"], "token_type": "bearer"}
     claims = await issuer.introspect("opaque", audience=is_resource)
     assert claims["aud"] == [RESOURCE]
@@ -197,9 +179,7 @@ async def test_the_server_is_asked_about_opaque_tokens_with_our_own_credentials(
 
 
 @pytest.mark.parametrize("answer", INACTIVE, ids=str)
-async def test_only_a_token_that_is_active_and_ours_is_good(
-    issuer: Issuer, server: AuthorizationServer, answer: dict[str, Any]
-) -> None:
+async def test_only_a_token_that_is_active_and_ours_is_good(issuer, server, answer):
     server.introspected = answer
     with pytest.raises(TokenRefused):
         await issuer.introspect("opaque", audience=is_resource)
@@ -219,9 +199,7 @@ async def test_only_a_token_that_is_active_and_ours_is_good(
         ({"iss": "https://other.example"}, "n", "issuer"),
     ],
 )
-async def test_an_id_token_has_to_be_for_us_and_for_this_login(
-    issuer: Issuer, server: AuthorizationServer, changes: dict[str, Any], nonce: str, why: str
-) -> None:
+async def test_an_id_token_has_to_be_for_us_and_for_this_login(issuer, server, changes, nonce, why):
     token = server.sign(headers={"typ": "JWT"}, **{"aud": "us", "nonce": "n"} | changes)
     if not why:
         assert (await issuer.read_id_token(token, nonce=nonce))["sub"] == "7"
@@ -243,7 +221,7 @@ async def test_an_id_token_has_to_be_for_us_and_for_this_login(
         ("login.example.com", False),
     ],
 )
-def test_an_issuer_is_reached_on_a_protected_way(url: str, is_good: bool) -> None:
+def test_an_issuer_is_reached_on_a_protected_way(url, is_good):
     if is_good:
         assert check_issuer(url) == url
         return

@@ -235,29 +235,29 @@ BILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(("text", "reason"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_named_with_its_line_and_key(text: str, reason: str) -> None:
+def test_a_mistake_is_named_with_its_line_and_key(text, reason):
     """B4, B6: so that its author finds it."""
     assert reason in reasons(text)
 
 
 @pytest.mark.parametrize(("line", "reason"), MISTAKES_ON_LINE_9.values(), ids=MISTAKES_ON_LINE_9)
-def test_a_mistake_in_a_further_line_is_named_with_its_line_and_key(line: str, reason: str) -> None:
+def test_a_mistake_in_a_further_line_is_named_with_its_line_and_key(line, reason):
     """B4, B6: so that its author finds it."""
     assert f"line 9, {reason}" in reasons(with_line(line))
 
 
-def test_a_billion_laughs_are_refused_at_once() -> None:
+def test_a_billion_laughs_are_refused_at_once():
     """B6: a short text that stands for very many values."""
     assert "more than 5,000 values" in reasons(BILLION)
 
 
-def test_every_mistake_is_named_at_once() -> None:
+def test_every_mistake_is_named_at_once():
     """B4: not one at each attempt."""
     text = with_line("cancel: {post: '/runs/{run}'}\nlogs: {get: '/{nothing}'}")
     assert reasons(text).count("unknown placeholder") == 2
 
 
-def test_the_form_shows_the_mistakes_of_a_declaration() -> None:
+def test_the_form_shows_the_mistakes_of_a_declaration():
     """B4: as an error of that field."""
     with pytest.raises(ValidationError) as caught:
         HttpJobConfig(base_url="https://tea.example.com", declaration=with_line("cancle: {}"))
@@ -267,7 +267,7 @@ def test_the_form_shows_the_mistakes_of_a_declaration() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_ships_fits_the_published_schema_and_can_be_shown(preset: str) -> None:
+def test_what_ships_fits_the_published_schema_and_can_be_shown(preset):
     """B10: editors accept it, and the dry run shows each request without a secret."""
     text = preset_text(preset)
     validator = jsonschema_rs.validator_for(json_schema())
@@ -278,7 +278,7 @@ def test_what_ships_fits_the_published_schema_and_can_be_shown(preset: str) -> N
     assert ("00000000-0000-4000-8000-000000000000" in shown) != knows_no_key
 
 
-def test_the_published_schema_refuses_what_the_product_refuses() -> None:
+def test_the_published_schema_refuses_what_the_product_refuses():
     """B10: an editor that says nothing says that it is right."""
     validator = jsonschema_rs.validator_for(json_schema())
     assert validator.is_valid(read_document(SMALLEST.encode()).value)
@@ -286,7 +286,7 @@ def test_the_published_schema_refuses_what_the_product_refuses() -> None:
     assert not validator.is_valid({"name": "Tea"})
 
 
-def test_capabilities_follow_from_what_is_declared() -> None:
+def test_capabilities_follow_from_what_is_declared():
     """B10: what is not declared is not promised."""
     more = """
 find: {get: "/runs?key={key}", run_id: id}
@@ -333,7 +333,7 @@ async def listed(connector: HttpJobConnector) -> list[WorkflowDefinition | Rejec
 # What is sent
 
 
-async def test_values_are_escaped_by_their_place_and_keep_their_type() -> None:
+async def test_values_are_escaped_by_their_place_and_keep_their_type():
     """E6: an argument is a value wherever it goes, never a part of the request."""
     start = """{post: "/jobs/{arguments.name}/runs?tag={arguments.tag}", run_id: id,
       query: {limit: "{arguments.n}", gone: "{arguments.gone}"}, headers: {X-Who: "{arguments.name}"},
@@ -349,7 +349,7 @@ async def test_values_are_escaped_by_their_place_and_keep_their_type() -> None:
     assert sent.json == {"whole": arguments, "n": 5, "text": "n=5", "brace": "{literal}"}
 
 
-async def test_arguments_stand_beside_values_of_the_declaration() -> None:
+async def test_arguments_stand_beside_values_of_the_declaration():
     """B10: a member whose key is {argument.name} stands for one for each argument; what is written after it
     wins, so that no argument takes the place of the key."""
     members = '{"{argument.name}": "{argument.value}", reason: "{key}"}'
@@ -364,7 +364,7 @@ async def test_arguments_stand_beside_values_of_the_declaration() -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a\\b", "a\nb", ["a"], None])
-async def test_a_value_that_would_lead_elsewhere_is_not_sent(name: Any) -> None:
+async def test_a_value_that_would_lead_elsewhere_is_not_sent(name):
     """E6: not even percent-encoded."""
     text = SMALLEST.replace("/jobs/{id}/runs", "/jobs/{arguments.name}/runs")
     async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
@@ -373,7 +373,7 @@ async def test_a_value_that_would_lead_elsewhere_is_not_sent(name: Any) -> None:
     assert not engine.received
 
 
-async def test_a_header_cannot_be_split_by_an_argument() -> None:
+async def test_a_header_cannot_be_split_by_an_argument():
     """E6: what HTTP does not allow there is refused."""
     text = SMALLEST.replace("run_id: id}", 'headers: {X-Who: "{arguments.who}"}, run_id: id}')
     async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
@@ -382,7 +382,7 @@ async def test_a_header_cannot_be_split_by_an_argument() -> None:
     assert not engine.received
 
 
-async def test_a_run_is_looked_up_among_the_latest_of_an_engine_that_cannot_be_asked_for_a_key() -> None:
+async def test_a_run_is_looked_up_among_the_latest_of_an_engine_that_cannot_be_asked_for_a_key():
     """B3: one that is not among them is none, and an answer without a list leaves it open."""
     text = with_line("find: {get: /runs, one: {of: runs, where: note, equals: 'for {key}'}, run_id: id}")
     key = uuid4()
@@ -405,7 +405,7 @@ login:
 """
 
 
-async def test_a_token_that_the_engine_no_longer_takes_is_renewed_once() -> None:
+async def test_a_token_that_the_engine_no_longer_takes_is_renewed_once():
     """A5.1: concurrent requests log in once, and a refused one is sent again with the new token."""
     logins: list[str] = []
 
@@ -430,7 +430,7 @@ async def test_a_token_that_the_engine_no_longer_takes_is_renewed_once() -> None
     ] * 2
 
 
-async def test_a_login_that_goes_on_failing_is_the_operators_and_sends_no_start() -> None:
+async def test_a_login_that_goes_on_failing_is_the_operators_and_sends_no_start():
     """A5.1: a wrong password is told apart, and is not tried for ever."""
     refuse = replies(401, {"message": "Wrong: long-password-123"})
     async with declared(SMALLEST + LOGIN, refuse, password="long-password-123") as (connector, engine):
@@ -441,14 +441,14 @@ async def test_a_login_that_goes_on_failing_is_the_operators_and_sends_no_start(
     assert [request.target for request in engine.received] == ["/login"]
 
 
-async def test_a_login_that_is_not_there_does_not_pass_for_a_run_that_is_not_there() -> None:
+async def test_a_login_that_is_not_there_does_not_pass_for_a_run_that_is_not_there():
     """A8.1: else a running run would be given up."""
     async with declared(SMALLEST + LOGIN, replies(404, {})) as (connector, _):
         with pytest.raises(Misconfigured):
             await connector.poll(run_of("7"))
 
 
-async def test_an_optional_login_is_made_only_with_secrets() -> None:
+async def test_an_optional_login_is_made_only_with_secrets():
     """A5.1: one declaration for an engine with a login and without."""
     optional = LOGIN.replace("again_on: [401, 403]", "optional: true")
     answers = {"/login": {"data": {"token": "token-1"}}, "/jobs": []}
@@ -458,7 +458,7 @@ async def test_an_optional_login_is_made_only_with_secrets() -> None:
         assert [request.target for request in engine.received] == targets
 
 
-async def test_a_user_name_and_password_are_sent_as_basic_authentication() -> None:
+async def test_a_user_name_and_password_are_sent_as_basic_authentication():
     """A5.1: with each request."""
     login = {"username": "ada", "password": "lovelace"}
     async with declared(with_line("login: {basic: true}"), replies(200, []), **login) as (connector, engine):
@@ -466,7 +466,7 @@ async def test_a_user_name_and_password_are_sent_as_basic_authentication() -> No
     assert engine.received[0].headers["authorization"] == "Basic YWRhOmxvdmVsYWNl"
 
 
-async def test_a_token_of_oauth_is_renewed_once_the_engine_refuses_it() -> None:
+async def test_a_token_of_oauth_is_renewed_once_the_engine_refuses_it():
     """A5.1: from the token URL of the source's settings."""
     given = iter(["first-token", "second-token"])
 
@@ -495,7 +495,7 @@ OWN = SMALLEST.replace(
 )
 
 
-async def test_a_start_that_the_engine_has_already_is_the_same_run_once_its_status_says_so() -> None:
+async def test_a_start_that_the_engine_has_already_is_the_same_run_once_its_status_says_so():
     """B3: a 409 alone may mean something else."""
     key = UUID(int=7)
 
@@ -516,7 +516,7 @@ async def test_a_start_that_the_engine_has_already_is_the_same_run_once_its_stat
             await connector.start(JOB, {}, key=key)
 
 
-async def test_errors_of_graphql_after_which_a_run_may_be_there_leave_the_outcome_open() -> None:
+async def test_errors_of_graphql_after_which_a_run_may_be_there_leave_the_outcome_open():
     """A7.2: without data nothing was carried out, with data something may have been."""
     text = SMALLEST.replace('json: "{arguments}"', 'graphql: "mutation { go { id } }"').replace(
         "run_id: id}", "run_id: data.go.id}"
@@ -537,7 +537,7 @@ async def test_errors_of_graphql_after_which_a_run_may_be_there_leave_the_outcom
 @pytest.mark.parametrize(
     "link", [NOWHERE, "//elsewhere.example.com/jobs", "http://169.254.169.254/latest", "http://[::1"]
 )
-async def test_a_link_to_another_host_is_not_followed(link: str) -> None:
+async def test_a_link_to_another_host_is_not_followed(link):
     """E6: credentials and requests stay at the address that an admin entered."""
     text = with_line(
         "{get: /jobs, items: jobs, id: id, pages: {by: link, next: next}}",
@@ -549,7 +549,7 @@ async def test_a_link_to_another_host_is_not_followed(link: str) -> None:
     assert len(engine.received) == 1
 
 
-async def test_pages_are_followed_by_links_on_the_same_host() -> None:
+async def test_pages_are_followed_by_links_on_the_same_host():
     """A1.1: relative or whole, until there is none."""
     text = with_line(
         "{get: /jobs, items: jobs, id: id, pages: {by: link, next: next}}",
@@ -565,7 +565,7 @@ async def test_pages_are_followed_by_links_on_the_same_host() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed(status: int) -> None:
+async def test_a_redirect_is_not_followed(status):
     """E6: also not to the same host, since it would repeat what was sent."""
     async with declared(SMALLEST, replies(status, {}, location=NOWHERE)) as (connector, engine):
         with pytest.raises(ConnectorError):
@@ -576,7 +576,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://169.254.169.254", "http://100.100.100.200/latest", "ftp://tea"])
-def test_an_address_that_nobody_may_contact_is_refused_in_the_form(address: str) -> None:
+def test_an_address_that_nobody_may_contact_is_refused_in_the_form(address):
     """E6: the policy of all engines."""
     with pytest.raises(ValidationError):
         HttpJobConfig(base_url=address, preset="airflow")
@@ -591,7 +591,7 @@ DETAILED = with_line(
 )
 
 
-async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs_itself_alone() -> None:
+async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs_itself_alone():
     """A1.1, B6: with its inputs as a schema."""
     inputs = [{"name": "cups", "kind": "int", "needed": True}, {"name": "sort", "kind": "tea"}]
     answers = {
@@ -614,7 +614,7 @@ async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs
     ("declared_as", "seconds"),
     [("86400", 86_400), ("limit", 90), ("'limit || `60`'", 90), ("about", None), ("much", None)],
 )
-async def test_a_workflow_has_the_time_that_its_engine_allows(declared_as: str, seconds: int | None) -> None:
+async def test_a_workflow_has_the_time_that_its_engine_allows(declared_as, seconds):
     """A7.4: otherwise the product's limit for all would cancel what the engine lets go on."""
     text = SMALLEST.replace("id: id}", f"id: id, timeout_seconds: {declared_as}}}", 1)
     job = {"id": "brew", "limit": 89.5, "about": "soon", "much": 1e300}
@@ -624,7 +624,7 @@ async def test_a_workflow_has_the_time_that_its_engine_allows(declared_as: str, 
     assert brew.timeout_seconds == seconds
 
 
-async def test_a_listing_goes_on_where_it_stopped() -> None:
+async def test_a_listing_goes_on_where_it_stopped():
     """A1.4: no more second requests than the source allows, none of them twice, and few at a time."""
     jobs = [{"id": f"job-{number}"} for number in range(500)]
     under_way, most = 0, 0
@@ -652,7 +652,7 @@ async def test_a_listing_goes_on_where_it_stopped() -> None:
 # What else engines do
 
 
-async def test_an_item_of_a_list_stands_for_each_argument() -> None:
+async def test_an_item_of_a_list_stands_for_each_argument():
     """B10: for engines that take name and value; what arguments say is never filled in again."""
     start = '{post: /runs, json: {with: ["{argument.name}={argument.value}"]}, run_id: id}'
     text = with_line(start, instead_of=START)
@@ -666,7 +666,7 @@ async def test_an_item_of_a_list_stands_for_each_argument() -> None:
     assert second == {"with": []}
 
 
-async def test_a_form_may_be_all_arguments_which_are_not_filled_in_again() -> None:
+async def test_a_form_may_be_all_arguments_which_are_not_filled_in_again():
     """B10, E6: with their values as they are."""
     text = with_line('{post: /runs, form: "{arguments}", run_id: id}', instead_of=START)
     async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
@@ -690,7 +690,7 @@ LOCATED = with_line('{post: "/jobs/{id}/runs", location: "/queue/{run_id}/"}', i
         ("", ""),
     ],
 )
-async def test_the_run_is_in_the_header_location_of_the_answer(location: str, run_id: str) -> None:
+async def test_the_run_is_in_the_header_location_of_the_answer(location, run_id):
     """B3, E6: whatever host it names, nothing is sent there; without a run the outcome is open."""
     headers = {"location": location} if location else {}
     async with declared(LOCATED, replies(201, "", **headers)) as (connector, engine):
@@ -702,7 +702,7 @@ async def test_the_run_is_in_the_header_location_of_the_answer(location: str, ru
     assert len(engine.received) == 1
 
 
-async def test_lines_of_a_plain_answer_are_read_without_our_secrets() -> None:
+async def test_lines_of_a_plain_answer_are_read_without_our_secrets():
     """E6: a log may repeat what was sent."""
     text = with_line("logs: {get: '/runs/{run_id}/log', read: lines, output: '[-2:]'}")
     text += "login: {headers: {X-Key: '{token}'}}\n"
@@ -722,14 +722,14 @@ async def test_lines_of_a_plain_answer_are_read_without_our_secrets() -> None:
     ("told", "percent"),
     [("1/4", 25.0), ("0/0", None), ("4/1", 100.0), (40, 40.0), ("half", None), ("9" * 30 + "/1", None)],
 )
-async def test_progress_may_be_a_fraction(told: Any, percent: float | None) -> None:
+async def test_progress_may_be_a_fraction(told, percent):
     """A7.3: as Argo and others write it."""
     text = SMALLEST.replace("  state: state", "  state: state\n  progress: progress")
     async with declared(text, replies(200, {"state": "going", "progress": told})) as (connector, _):
         assert (await connector.poll(run_of("7"))).progress == percent
 
 
-async def test_a_run_goes_on_being_followed_where_its_progress_cannot_be_read() -> None:
+async def test_a_run_goes_on_being_followed_where_its_progress_cannot_be_read():
     """A7.3: the second request of a poll is one that it can do without."""
     text = with_line("progress: {get: '/runs/{run_id}/steps', done: done, total: total, message: now}")
     answers: dict[str, Any] = {"/runs/7": {"state": "going"}}
@@ -740,7 +740,7 @@ async def test_a_run_goes_on_being_followed_where_its_progress_cannot_be_read() 
     assert (seen.progress, seen.progress_message) == (50.0, "boil")
 
 
-async def test_a_run_in_jenkins_queue_is_waiting_there_and_cancelled_there() -> None:
+async def test_a_run_in_jenkins_queue_is_waiting_there_and_cancelled_there():
     """A7.5, A8.2: it has no number before an executor takes it."""
     jenkins = Jenkins()
     jenkins.queued_seconds = 600
@@ -777,7 +777,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize(("preset", "engine"), [("argo", Argo), ("awx", Awx), ("jenkins", Jenkins)])
-async def test_parameters_of_the_engines_are_inputs(preset: str, engine: type[JobEngine]) -> None:
+async def test_parameters_of_the_engines_are_inputs(preset, engine):
     """A6.1: with types, choices and defaults, and what cannot be run is not listed."""
     login = {"username": "tea", "password": JobEngine.secret}
     with serving(engine()) as running:
@@ -806,14 +806,14 @@ async def test_parameters_of_the_engines_are_inputs(preset: str, engine: type[Jo
         7,
     ],
 )
-async def test_a_state_that_is_not_declared_is_the_engines_mistake(answer: Any) -> None:
+async def test_a_state_that_is_not_declared_is_the_engines_mistake(answer):
     """B6: neither a state nor an error of Python's."""
     async with declared(SMALLEST, replies(200, answer)) as (connector, _):
         with pytest.raises(InvalidAnswer):
             await connector.poll(run_of("7"))
 
 
-async def test_a_listing_that_announces_more_than_it_has_is_no_short_listing() -> None:
+async def test_a_listing_that_announces_more_than_it_has_is_no_short_listing():
     """A1.4: else the missing workflows would be gone."""
     text = with_line(
         '{get: "/jobs?at={offset}", items: jobs, id: id, pages: {by: offset, total: total}}',
@@ -825,7 +825,7 @@ async def test_a_listing_that_announces_more_than_it_has_is_no_short_listing() -
 
 
 @pytest.mark.parametrize("by", ["page", "offset"])
-async def test_pages_that_are_smaller_than_requested_are_read_to_the_announced_total(by: str) -> None:
+async def test_pages_that_are_smaller_than_requested_are_read_to_the_announced_total(by):
     """A1.1, A1.4: an engine may limit the size of its pages, and a page may have nothing that can run."""
     text = with_line(
         f'{{get: "/jobs?at={{{by}}}", items: jobs, only: runs, id: id, '
@@ -845,7 +845,7 @@ async def test_pages_that_are_smaller_than_requested_are_read_to_the_announced_t
             await listed(connector)
 
 
-async def test_a_listing_without_declared_pages_that_announces_more_is_no_whole_listing() -> None:
+async def test_a_listing_without_declared_pages_that_announces_more_is_no_whole_listing():
     """A1.4, A5.1"""
     text = with_line("{get: /jobs, items: jobs, id: id}", instead_of='{get: /jobs, items: "@", id: id}')
     async with declared(text, replies(200, {"jobs": [{"id": "a"}], "total": 2})) as (connector, _):
@@ -853,7 +853,7 @@ async def test_a_listing_without_declared_pages_that_announces_more_is_no_whole_
             await listed(connector)
 
 
-async def test_what_is_no_workflow_is_left_out_only_if_it_has_an_id() -> None:
+async def test_what_is_no_workflow_is_left_out_only_if_it_has_an_id():
     """A1.4, B6: what is garbage is skipped with a reason, so that it is no empty listing."""
     text = with_line(
         "{get: /jobs, items: jobs, only: runs, id: id}", instead_of='{get: /jobs, items: "@", id: id}'
@@ -871,7 +871,7 @@ async def test_what_is_no_workflow_is_left_out_only_if_it_has_an_id() -> None:
     assert [item.position for item in found if isinstance(item, RejectedDefinition)] == [2, 3]
 
 
-async def test_one_workflow_that_is_nested_too_deep_costs_itself_alone() -> None:
+async def test_one_workflow_that_is_nested_too_deep_costs_itself_alone():
     """B6: the others are listed."""
     deep = "[" * 300 + "]" * 300
     async with declared(SMALLEST, replies(200, f'[{{"id": "a"}}, {{"id": "b", "x": {deep}}}]')) as (
@@ -882,7 +882,7 @@ async def test_one_workflow_that_is_nested_too_deep_costs_itself_alone() -> None
     assert isinstance(first, WorkflowDefinition) and isinstance(second, RejectedDefinition)
 
 
-async def test_times_are_read_in_each_of_the_usual_spellings() -> None:
+async def test_times_are_read_in_each_of_the_usual_spellings():
     """B3: seconds, milliseconds and ISO 8601 are the same moment; others are left out."""
     text = SMALLEST.replace("state: state", "state: state\n  started_at: at")
     found = []
@@ -893,7 +893,7 @@ async def test_times_are_read_in_each_of_the_usual_spellings() -> None:
     assert found[3:] == [None, None, None]
 
 
-async def test_the_answer_to_a_start_can_be_text() -> None:
+async def test_the_answer_to_a_start_can_be_text():
     """A2.3: expressions find its lines; one that finds no id leaves the outcome open."""
     start = """{post: "/jobs/{id}/runs", headers: {Accept: text/plain}, read: lines, run_id: "[1]"}"""
     text = SMALLEST.replace('{post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}', start)
@@ -908,7 +908,7 @@ async def test_the_answer_to_a_start_can_be_text() -> None:
             await connector.start(JOB, {}, key=uuid4())
 
 
-async def test_of_several_versions_the_newest_is_listed_and_inputs_stand_in_for_a_schema() -> None:
+async def test_of_several_versions_the_newest_is_listed_and_inputs_stand_in_for_a_schema():
     """A1.1, A6.1: the order of the listing does not matter, and a schema goes before names."""
     schema = {"type": "object", "properties": {"cups": {"type": "integer"}}}
     jobs = [
@@ -936,7 +936,7 @@ async def test_of_several_versions_the_newest_is_listed_and_inputs_stand_in_for_
     assert len(items) == len(found) + 1  # The one without an id is rejected
 
 
-async def test_logs_can_be_plain_text() -> None:
+async def test_logs_can_be_plain_text():
     """A2.4: the last lines of it are kept."""
     text = with_line('logs: {get: "/runs/{run_id}/log", read: lines, output: "@"}')
     log = response(200, "\n".join(f"line {number}" for number in range(50)), content_type="text/plain")

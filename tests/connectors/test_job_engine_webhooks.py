@@ -50,7 +50,7 @@ def at(seconds: float) -> str:
     return str(int((NOW + timedelta(seconds=seconds)).timestamp()))
 
 
-def test_githubs_own_example_is_genuine() -> None:
+def test_githubs_own_example_is_genuine():
     """B8: of "Validating webhook deliveries", whose body is no JSON."""
     github = connector(secret="It's a Secret to Everybody")
     published = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
@@ -63,7 +63,7 @@ def test_githubs_own_example_is_genuine() -> None:
         read(github, b"Hello, World!")
 
 
-def test_the_example_of_standard_webhooks_is_genuine_for_five_minutes() -> None:
+def test_the_example_of_standard_webhooks_is_genuine_for_five_minutes():
     """B8: also where the key is being replaced, and the header has a second signature."""
     standard = connector("signature: standard", secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     headers = {"webhook_id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook_timestamp": "1614265330"}
@@ -88,14 +88,14 @@ def test_the_example_of_standard_webhooks_is_genuine_for_five_minutes() -> None:
         read(standard, b'{"test": 2432232314}', at=sent_at, webhook_signature=signature, **headers)
 
 
-def test_a_key_of_standard_webhooks_may_be_a_plain_text() -> None:
+def test_a_key_of_standard_webhooks_may_be_a_plain_text():
     """B8: as this product itself signs its notices of approvals."""
     signed = base64.b64encode(digest(b"m-1." + at(0).encode() + b"." + BODY)).decode()
     headers = {"webhook_id": "m-1", "webhook_timestamp": at(0), "webhook_signature": f"v1,{signed}"}
     assert read(connector("signature: standard"), **headers) == ReportedEnd(run_id="r-1")
 
 
-def test_stripes_header_has_time_and_signatures() -> None:
+def test_stripes_header_has_time_and_signatures():
     """B8: those of other schemes are ignored, and a repetition after five minutes is refused."""
     stripe = connector("signature: stripe")
     signed = digest(at(0).encode() + b"." + BODY).hex()
@@ -108,7 +108,7 @@ def test_stripes_header_has_time_and_signatures() -> None:
         read(stripe, at=NOW + timedelta(hours=1), stripe_signature=header)
 
 
-def test_what_is_signed_can_be_written_out() -> None:
+def test_what_is_signed_can_be_written_out():
     """B10: as Slack does it."""
     slack = connector(f"signature: {SLACK}")
     signed = digest(f"v0:{at(-200)}:".encode() + BODY).hex()
@@ -120,7 +120,7 @@ def test_what_is_signed_can_be_written_out() -> None:
             read(slack, x_slack_request_timestamp=timestamp, x_slack_signature=f"v0={forged}")
 
 
-def test_an_engine_that_cannot_sign_sends_the_secret() -> None:
+def test_an_engine_that_cannot_sign_sends_the_secret():
     """B10: with a prefix, as a bearer token has."""
     bearer = connector("secret: {header: Authorization, prefix: 'Bearer '}")
     assert read(bearer, authorization=f"Bearer {SECRET}") == ReportedEnd(run_id="r-1")
@@ -129,7 +129,7 @@ def test_an_engine_that_cannot_sign_sends_the_secret() -> None:
             read(bearer, authorization=wrong)
 
 
-def test_the_bytes_as_they_came_are_what_is_signed() -> None:
+def test_the_bytes_as_they_came_are_what_is_signed():
     """B8: braces in the body are no placeholders, and bytes need be no text."""
     for body in (
         b'{"run": "{timestamp}{{id}}"}',
@@ -158,7 +158,7 @@ def test_the_bytes_as_they_came_are_what_is_signed() -> None:
         ("run", None),
     ],
 )
-def test_only_reports_of_ends_count(report: Any, end: ReportedEnd | None) -> None:
+def test_only_reports_of_ends_count(report, end):
     """B10: by the expressions that the rest of the declaration uses."""
     body = json.dumps(report).encode()
     reading = connector(more="  ended: done\n  workflow_id: job\n")
@@ -178,14 +178,14 @@ def test_only_reports_of_ends_count(report: Any, end: ReportedEnd | None) -> Non
         5,
     ],
 )
-def test_a_report_without_a_run_is_the_declarations_mistake(report: Any) -> None:
+def test_a_report_without_a_run_is_the_declarations_mistake(report):
     """B10: it is said what came instead."""
     body = json.dumps(report).encode()
     with pytest.raises(InvalidAnswer, match="The body has no run id at run; it is"):
         read(connector(), body, x_hub_signature_256=f"sha256={digest(body).hex()}")
 
 
-def test_a_secret_is_long_enough_and_has_a_webhook_to_be_for() -> None:
+def test_a_secret_is_long_enough_and_has_a_webhook_to_be_for():
     """B4, B8: and no message quotes it."""
     for secret, declaration in (
         ("too-short-a-key", f"{SMALLEST}webhook: {{signature: github, run_id: id}}"),
@@ -200,7 +200,7 @@ def test_a_secret_is_long_enough_and_has_a_webhook_to_be_for() -> None:
         assert secret not in str(caught.value)
 
 
-def test_without_a_secret_nothing_is_genuine() -> None:
+def test_without_a_secret_nothing_is_genuine():
     """B8: neither what is signed with nothing."""
     silent = connector(secret="")
     assert not silent.capabilities.reports_ends and connector().capabilities.reports_ends
@@ -208,7 +208,7 @@ def test_without_a_secret_nothing_is_genuine() -> None:
         read(silent, x_hub_signature_256=f"sha256={digest(BODY, b'').hex()}")
 
 
-def test_awx_reports_the_end_of_a_job_with_the_secret_in_a_header() -> None:
+def test_awx_reports_the_end_of_a_job_with_the_secret_in_a_header():
     """B10: the body of its notifications, which also tell of starts."""
     awx = HttpJobConnector(
         HttpJobConfig.model_validate(

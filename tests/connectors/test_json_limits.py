@@ -28,7 +28,7 @@ from connectors.formats.json import (
         (b"123456789012345678901234567890", 123456789012345678901234567890),
     ],
 )
-def test_ordinary_json_is_read(text: bytes, value: object) -> None:
+def test_ordinary_json_is_read(text, value):
     """A6.1: a listing's JSON arrives as it was meant."""
     assert parse_json(text) == value
 
@@ -51,7 +51,7 @@ def test_ordinary_json_is_read(text: bytes, value: object) -> None:
         (b'"' + b"a" * 1000, "not valid JSON"),
     ],
 )
-def test_what_is_no_strict_json_is_refused_with_a_sentence(text: bytes, complaint: str) -> None:
+def test_what_is_no_strict_json_is_refused_with_a_sentence(text, complaint):
     """A1.4, A2.5: whoever sent it learns what is wrong."""
     with pytest.raises(UnreadableJSON, match=complaint) as caught:
         parse_json(text)
@@ -81,7 +81,7 @@ FILLER = b'"", ' * 60_000
         b"[%s" + b'{"":[' * 50 + b"]}" * 50 + b"]",
     ],
 )
-def test_long_texts_are_read_like_short_ones(text: bytes) -> None:
+def test_long_texts_are_read_like_short_ones(text):
     """P9: another reader takes long texts; its answers and refusals are the same."""
 
     def read(filler: bytes, object_of: ObjectOf | None) -> str:
@@ -99,7 +99,7 @@ def test_long_texts_are_read_like_short_ones(text: bytes) -> None:
         assert read(FILLER, object_of) == read(b"", object_of)
 
 
-def test_nesting_is_accepted_up_to_the_limit() -> None:
+def test_nesting_is_accepted_up_to_the_limit():
     """B8: the limit counts levels, not brackets."""
     assert parse_json(b"[" * 100 + b"]" * 100)
     assert parse_json(b"[" + b",".join([b"[]"] * 1000) + b"]")
@@ -111,7 +111,7 @@ def test_nesting_is_accepted_up_to_the_limit() -> None:
 
 @pytest.mark.parametrize("unit", [b"[", b'{"a":', b'[{"a":', b'["]",', b'["\\"]",'])
 @pytest.mark.parametrize("levels", [10_000, 1_000_000])
-def test_deep_nesting_is_refused_without_a_recursion_error(unit: bytes, levels: int) -> None:
+def test_deep_nesting_is_refused_without_a_recursion_error(unit, levels):
     """B8: a million brackets cost time in proportion and no stack."""
     with pytest.raises(UnreadableJSON, match="levels"):
         parse_json(unit * levels)
@@ -122,7 +122,7 @@ def deep(levels: int) -> str:
 
 
 @pytest.mark.parametrize("envelope", ["[%s]", '{"data": {"workflows": [%s]}, "next": null}'])
-def test_of_a_listing_only_the_objects_that_are_nested_too_deep_are_lost(envelope: str) -> None:
+def test_of_a_listing_only_the_objects_that_are_nested_too_deep_are_lost(envelope):
     """B6: the others come as they are, and those keep what names them."""
     bad = [f'{{"id": "b{n}", "schema": {deep(n)}, "name": "\\"[[["}}' for n in (200, 10_000)]
     good = '{"id": "g", "schema": [[{"a": "]"}]]}'
@@ -138,13 +138,13 @@ def test_of_a_listing_only_the_objects_that_are_nested_too_deep_are_lost(envelop
 @pytest.mark.parametrize(
     "text", [b"[" * 1_000, b'[{"a": ' + b"[" * 200 + b"}]", b"[" * 2_000_000 + b"]" * 2_000_000]
 )
-def test_a_listing_that_is_broken_or_very_large_is_refused_as_a_whole(text: bytes) -> None:
+def test_a_listing_that_is_broken_or_very_large_is_refused_as_a_whole(text):
     """B8: nobody knows which object it would be, or it would take too long to find out."""
     with pytest.raises(UnreadableJSON, match="levels"):
         parse_listing(text, max_depth=100)
 
 
-def test_brackets_in_texts_are_not_nesting() -> None:
+def test_brackets_in_texts_are_not_nesting():
     """B8: only structure counts."""
     text = b'["' + b"[{" * 5_000 + b'", "\\"' + b"[" * 5_000 + b'"]'
     assert len(parse_json(text)) == 2
@@ -152,7 +152,7 @@ def test_brackets_in_texts_are_not_nesting() -> None:
 
 @pytest.mark.parametrize("text", [b'"' + b"\\" * 999_999, b'["' * 500_000, b'\\"' * 500_000, b'"' * 999_999])
 @pytest.mark.timeout(20)
-def test_hostile_texts_take_no_longer_than_honest_ones(text: bytes) -> None:
+def test_hostile_texts_take_no_longer_than_honest_ones(text):
     """B8: no input makes the depth scan quadratic."""
     with pytest.raises(UnreadableJSON):
         parse_json(text + b"[" * 200)
@@ -171,14 +171,14 @@ HOSTILE += [
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.timeout(20)
-def test_hostile_values_are_read_without_an_error_and_within_bounds(text: str) -> None:
+def test_hostile_values_are_read_without_an_error_and_within_bounds(text):
     """B8."""
     values, rest, _ = parse_values(text)
     assert len(values) <= MAX_VALUES
     assert rest or set(map(str, values)) <= {"{}", "1"}
 
 
-def test_the_text_itself_is_not_in_the_error() -> None:
+def test_the_text_itself_is_not_in_the_error():
     """E6: a log of the error does not quote what was parsed."""
     with pytest.raises(UnreadableJSON) as caught:
         parse_json(b'{"password": "hunter2hunter2"')

@@ -119,8 +119,8 @@ async def call(connector: McpConnector, *, tool: str = "good", task: bool = Fals
     ],
 )
 async def test_a_caller_is_asked_during_the_call_if_both_it_and_the_server_know_the_handshake(
-    server: dict[str, bool], caller: dict[str, Any], heard: str
-) -> None:
+    server, caller, heard
+):
     both = BothEras(["good"], **server)
     async with ScriptedEngine(both.behave) as engine:
         connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
@@ -130,7 +130,7 @@ async def test_a_caller_is_asked_during_the_call_if_both_it_and_the_server_know_
     assert both.listed <= 1
 
 
-async def test_a_tool_that_fails_with_the_handshake_is_called_without_it_from_then_on() -> None:
+async def test_a_tool_that_fails_with_the_handshake_is_called_without_it_from_then_on():
     """Some ask only in the newest form, which the SDKs answer to callers with a handshake by an error."""
     both = BothEras(["good"], fails=True)
     async with ScriptedEngine(both.behave) as engine:

@@ -193,7 +193,7 @@ FORMS: dict[str, tuple[Form, bytes]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-async def test_progress_questions_and_the_answer_come_through_in_every_form(name: str) -> None:
+async def test_progress_questions_and_the_answer_come_through_in_every_form(name):
     written, priming = FORMS[name]
 
     async def by_byte(exchange: Exchange, say: Say) -> None:
@@ -206,7 +206,7 @@ async def test_progress_questions_and_the_answer_come_through_in_every_form(name
 
 @pytest.mark.parametrize("last", [b"\n", b"\n\n"], ids=["without a blank line", "without the end of a line"])
 @pytest.mark.parametrize("written", [plainly, with_ids], ids=["bare", "ids"])
-async def test_an_answer_counts_though_the_stream_ends_without_a_new_line(written: Form, last: bytes) -> None:
+async def test_an_answer_counts_though_the_stream_ends_without_a_new_line(written, last):
     async with calling(lambda call: Exchange(call, written, last=last)) as connector:
         await Client().gets_everything(connector)
 
@@ -215,14 +215,14 @@ async def test_an_answer_counts_though_the_stream_ends_without_a_new_line(writte
     "content_type",
     ["text/event-stream; charset=utf-8", "Text/Event-Stream;charset=latin-1", "text/event-stream ; x=y"],
 )
-async def test_an_event_stream_is_utf_8_whatever_its_type_says(content_type: str) -> None:
+async def test_an_event_stream_is_utf_8_whatever_its_type_says(content_type):
     make = lambda call: Exchange(call, plainly)  # noqa: E731
     async with calling(make, content_type=content_type) as connector:
         await Client().gets_everything(connector)
 
 
 @pytest.mark.parametrize("first", range(0, STEP, 8))
-async def test_where_a_stream_is_divided_into_pieces_changes_nothing(first: int) -> None:
+async def test_where_a_stream_is_divided_into_pieces_changes_nothing(first):
     """At every byte, together with some others."""
 
     async def send(exchange: Exchange, say: Say) -> None:
@@ -237,9 +237,7 @@ async def test_where_a_stream_is_divided_into_pieces_changes_nothing(first: int)
 @pytest.mark.parametrize(
     "can_resume", [False, pytest.param(True, marks=pytest.mark.engines)], ids=["for good", "and resumed"]
 )
-async def test_of_a_stream_that_breaks_anywhere_no_answer_is_lost_and_none_is_wrong(
-    can_resume: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_stream_that_breaks_anywhere_no_answer_is_lost_and_none_is_wrong(can_resume, monkeypatch):
     """An answer that came whole counts, and where a stream can be resumed, all of it comes."""
     monkeypatch.setattr(http_transport, "SECONDS_BEFORE_RESUMING", 0.0)
     made: dict[int, Exchange] = {}

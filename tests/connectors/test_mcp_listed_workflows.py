@@ -63,16 +63,12 @@ QUICK, BROKEN, ENDLESS = "workflow:quick", "workflow:broken", "workflow:endless"
         "a list tool of another name",
     ],
 )
-async def test_a_source_offers_listed_workflows_tools_or_both(
-    server: WorkflowServer, config: dict[str, Any], offered: list[str]
-) -> None:
+async def test_a_source_offers_listed_workflows_tools_or_both(server, config, offered):
     """B10: the tools that list and run workflows are none themselves where they do that."""
     assert list(await found(server, **config)) == offered
 
 
-async def test_a_workflow_and_a_tool_of_one_name_are_both_there_and_run_each_in_its_way(
-    server: WorkflowServer,
-) -> None:
+async def test_a_workflow_and_a_tool_of_one_name_are_both_there_and_run_each_in_its_way(server):
     """A6.4, B10: the metadata says which is which."""
     server.workflows = [workflow("echo", "echo")]
     async with connected(server) as connector:
@@ -91,7 +87,7 @@ async def test_a_workflow_and_a_tool_of_one_name_are_both_there_and_run_each_in_
     assert answered.snapshot and answered.snapshot.output == {"message": "as a tool"}
 
 
-async def test_what_the_tools_are_asked_is_what_is_documented(server: WorkflowServer) -> None:
+async def test_what_the_tools_are_asked_is_what_is_documented(server):
     """B1, B2, B10: with our key only where the settings say that it is known."""
     key, quick = uuid4(), WorkflowRef(id=QUICK, name="quick", metadata={"mcp": {"offered_as": "workflow"}})
     for knows_keys in (False, True):
@@ -118,22 +114,20 @@ LISTINGS = [
 
 @pytest.mark.parametrize("as_text", [False, True], ids=["structured", "text"])
 @pytest.mark.parametrize("listing", LISTINGS, ids=json.dumps)
-async def test_a_list_is_read_in_each_of_the_usual_envelopes(
-    server: WorkflowServer, listing: Any, as_text: bool
-) -> None:
+async def test_a_list_is_read_in_each_of_the_usual_envelopes(server, listing, as_text):
     """B10, A6.1: as structured content or as JSON in a text."""
     server.listing, server.as_text = listing, as_text
     assert list(await found(server, offer="workflows")) == ["workflow:a"]
 
 
-async def test_pages_follow_each_other_by_their_cursor(server: WorkflowServer) -> None:
+async def test_pages_follow_each_other_by_their_cursor(server):
     """A1.1"""
     server.workflows, server.page_size = [workflow(str(n), f"W{n}") for n in range(5)], 2
     assert list(await found(server, offer="workflows")) == [f"workflow:{n}" for n in range(5)]
     assert [arguments for _, arguments in server.calls] == [{}, {"cursor": "2"}, {"cursor": "4"}]
 
 
-async def test_an_object_that_is_no_workflow_is_rejected_and_the_others_stay(server: WorkflowServer) -> None:
+async def test_an_object_that_is_no_workflow_is_rejected_and_the_others_stay(server):
     """A6.2, B6"""
     server.workflows = [{"id": "x"}, "nonsense", workflow("y" * 250, "Y"), workflow("z", "Z")]
     async with connected(server, offer="workflows") as connector:
@@ -152,23 +146,21 @@ async def test_an_object_that_is_no_workflow_is_rejected_and_the_others_stay(ser
     ],
     ids=["no array", "a text", "a strange cursor", "a circle"],
 )
-async def test_a_list_that_cannot_be_read_says_why(server: WorkflowServer, listing: Any, words: str) -> None:
+async def test_a_list_that_cannot_be_read_says_why(server, listing, words):
     """A5.1"""
     server.listing, server.as_text = listing, True
     with pytest.raises(ConnectorError, match=words):
         await found(server, offer="workflows")
 
 
-async def test_a_server_without_the_list_tool_is_told_apart_where_workflows_are_wanted(
-    server: WorkflowServer,
-) -> None:
+async def test_a_server_without_the_list_tool_is_told_apart_where_workflows_are_wanted(server):
     """B10"""
     del server.tools[LIST]
     with pytest.raises(Rejected, match=f"Unknown tool: {LIST}"):
         await found(server, offer="workflows")
 
 
-async def test_a_start_tool_may_call_the_run_by_its_own_name(server: WorkflowServer) -> None:
+async def test_a_start_tool_may_call_the_run_by_its_own_name(server):
     """B1: where workflow_id is the workflow's in every answer."""
     server.start_answer = {"workflow_id": "quick", "run_id": "r-1"}
     quick = WorkflowRef(id=QUICK, name="quick", metadata={"mcp": {"offered_as": "workflow"}})
@@ -176,7 +168,7 @@ async def test_a_start_tool_may_call_the_run_by_its_own_name(server: WorkflowSer
         assert (await connector.start(quick, {}, key=uuid4())).run_id == "r-1"
 
 
-async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server: WorkflowServer) -> None:
+async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server):
     """A7.2: the tool was carried out, so there may be a run."""
     quick = WorkflowRef(id=QUICK, name="quick", metadata={"mcp": {"offered_as": "workflow"}})
     server.start_answer = {"workflow_id": "quick", "status": "queued"}
@@ -195,7 +187,7 @@ async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server: Wor
         ({"rest_api_key": "kéy"}, "printable ASCII"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_in_words(config: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_work_are_refused_in_words(config, words):
     """B4, B5"""
     with pytest.raises(ValidationError, match=words):
         McpConfig(url="http://127.0.0.1/mcp", **config)

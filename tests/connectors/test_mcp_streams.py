@@ -100,7 +100,7 @@ async def calling(
             yield engine, connector, asyncio.create_task(connector.start(tool, {}, key=uuid4()))
 
 
-async def test_a_first_call_waits_until_the_server_has_a_stream_for_its_questions() -> None:
+async def test_a_first_call_waits_until_the_server_has_a_stream_for_its_questions():
     """The SDK's server drops a question without a call's id before that, and then waits for ever."""
     may_open = asyncio.Event()
 
@@ -117,7 +117,7 @@ async def test_a_first_call_waits_until_the_server_has_a_stream_for_its_question
     assert asked_for(engine, "tools/call") == 1
 
 
-async def test_a_first_call_does_not_wait_for_ever_for_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_call_does_not_wait_for_ever_for_a_stream(monkeypatch):
     """Some servers answer with the first message on it."""
     monkeypatch.setattr(http_transport, "FIRST_STREAM_SECONDS", 0.01)
 
@@ -133,27 +133,27 @@ def asked_for(engine: ScriptedEngine, method: str) -> int:
     return sum(request.method == "POST" and request.json["method"] == method for request in engine.received)
 
 
-async def test_a_change_is_told_at_once() -> None:
+async def test_a_change_is_told_at_once():
     """A4.3, B10"""
     async with listening(tells) as (told, _):
         await until(lambda: told.times == 1, "the change is told")
 
 
 @pytest.mark.parametrize("bad", [breaks, ends], ids=["breaks", "ends"])
-async def test_a_stream_that_is_cut_again_and_again_is_opened_again(bad: Stream) -> None:
+async def test_a_stream_that_is_cut_again_and_again_is_opened_again(bad):
     """A5.4: proxies cut streams that are quiet."""
     async with listening(bad, bad, bad, bad, tells) as (told, engine):
         await until(lambda: told.times >= 1, "the change is told")
         assert asked_for(engine, "initialize") == 1
 
 
-async def test_what_a_server_that_was_away_may_have_told_meanwhile_counts_as_a_change() -> None:
+async def test_what_a_server_that_was_away_may_have_told_meanwhile_counts_as_a_change():
     """A1.1"""
     async with listening(ends, says(503), says(502), stays) as (told, _):
         await until(lambda: told.times == 1, "the server is back")
 
 
-async def test_a_server_that_has_forgotten_the_session_is_listened_to_in_another() -> None:
+async def test_a_server_that_has_forgotten_the_session_is_listened_to_in_another():
     """A5.4: it was restarted."""
     async with listening(ends, says(404), tells) as (told, engine):
         await until(lambda: asked_for(engine, "initialize") == 2, "there is another session")
@@ -161,7 +161,7 @@ async def test_a_server_that_has_forgotten_the_session_is_listened_to_in_another
 
 
 @pytest.mark.parametrize("status", [405, 404, 400])
-async def test_a_server_without_such_a_stream_is_left_in_peace(status: int) -> None:
+async def test_a_server_without_such_a_stream_is_left_in_peace(status):
     """B6: neither asked again and again, nor taken for one that forgets."""
     async with listening(says(status)) as (told, engine):
         await until(lambda: any(request.method == "GET" for request in engine.received), "it was asked")
@@ -172,7 +172,7 @@ async def test_a_server_without_such_a_stream_is_left_in_peace(status: int) -> N
 
 
 @pytest.mark.parametrize("name", ["tools", "prompts", "resources"])
-async def test_a_change_of_any_list_is_told_by_a_server_with_a_handshake(name: str) -> None:
+async def test_a_change_of_any_list_is_told_by_a_server_with_a_handshake(name):
     async def tells_of_it(request: Received, writer: asyncio.StreamWriter) -> None:
         message = CHANGED | {"method": f"notifications/{name}/list_changed"}
         writer.write(STREAM_HEAD + f"event: message\ndata: {json.dumps(message)}\n\n".encode())
@@ -182,7 +182,7 @@ async def test_a_change_of_any_list_is_told_by_a_server_with_a_handshake(name: s
         await until(lambda: told.times == 1, "the change is told")
 
 
-async def test_a_stateless_server_is_asked_for_the_changes_that_it_announces() -> None:
+async def test_a_stateless_server_is_asked_for_the_changes_that_it_announces():
     listened: list[dict[str, Any]] = []
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
@@ -253,9 +253,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: " ".join(str(refusal[9:12]).split()))
-async def test_a_session_that_a_server_lost_without_saying_so_is_replaced_with_the_next_call(
-    refusal: bytes,
-) -> None:
+async def test_a_session_that_a_server_lost_without_saying_so_is_replaced_with_the_next_call(refusal):
     """A5.4: it should answer 404, and some answer with what they answer to anything that goes wrong."""
     sessions = Sessions(refusal)
     async with ScriptedEngine(sessions.behave) as engine:
@@ -270,7 +268,7 @@ async def test_a_session_that_a_server_lost_without_saying_so_is_replaced_with_t
 
 
 @pytest.mark.parametrize("refusal", REFUSALS[:12:2], ids=lambda refusal: str(refusal[9:12]))
-async def test_a_refusal_by_a_server_with_its_session_costs_no_other_call_anything(refusal: bytes) -> None:
+async def test_a_refusal_by_a_server_with_its_session_costs_no_other_call_anything(refusal):
     """It is asked once whether it knows the session, and that goes on."""
     sessions = Sessions(refusal)
     async with ScriptedEngine(sessions.behave) as engine:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, Rejected, Unreachable
+from connectors.errors import InvalidAnswer, Misconfigured, Rejected, Unreachable
 from connectors.network.oauth import ClientCredentials
 from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
@@ -72,7 +72,7 @@ async def credentials(url: TokenUrl, clock: Clock) -> AsyncIterator[ClientCreden
         await made.aclose()
 
 
-async def test_a_token_is_asked_for_with_a_form(credentials: ClientCredentials, url: TokenUrl) -> None:
+async def test_a_token_is_asked_for_with_a_form(credentials, url):
     """E2: as OAuth has it, and with the scope that is wanted."""
     await credentials.token()
     assert url.asked[0].method == "POST"
@@ -83,17 +83,13 @@ async def test_a_token_is_asked_for_with_a_form(credentials: ClientCredentials, 
     )
 
 
-async def test_many_who_want_a_token_at_once_cost_one_request(
-    credentials: ClientCredentials, url: TokenUrl
-) -> None:
+async def test_many_who_want_a_token_at_once_cost_one_request(credentials, url):
     """E2, E7: nobody gets in anybody's way."""
     assert set(await asyncio.gather(*(credentials.token() for _ in range(20)))) == {"token-1"}
     assert len(url.asked) == 1
 
 
-async def test_a_token_is_renewed_when_four_fifths_of_its_time_are_over(
-    credentials: ClientCredentials, clock: Clock
-) -> None:
+async def test_a_token_is_renewed_when_four_fifths_of_its_time_are_over(credentials, clock):
     """E2: no request is ever sent with a token that is about to expire."""
     assert await credentials.token() == "token-1"
     clock.now += 79
@@ -103,9 +99,7 @@ async def test_a_token_is_renewed_when_four_fifths_of_its_time_are_over(
 
 
 @pytest.mark.parametrize("seconds", [None, 0, -5, '"soon"', "null", "true"])
-async def test_a_token_whose_lifetime_is_not_told_is_kept_for_a_few_minutes(
-    credentials: ClientCredentials, url: TokenUrl, clock: Clock, seconds: object
-) -> None:
+async def test_a_token_whose_lifetime_is_not_told_is_kept_for_a_few_minutes(credentials, url, clock, seconds):
     """E2: not for ever, and not for one request only."""
     url.seconds = seconds
     assert await credentials.token() == "token-1"
@@ -115,9 +109,7 @@ async def test_a_token_whose_lifetime_is_not_told_is_kept_for_a_few_minutes(
     assert await credentials.token() == "token-2"
 
 
-async def test_a_renewal_that_fails_leaves_the_old_token_in_use_until_it_expires(
-    credentials: ClientCredentials, url: TokenUrl, clock: Clock
-) -> None:
+async def test_a_renewal_that_fails_leaves_the_old_token_in_use_until_it_expires(credentials, url, clock):
     """E2: a token URL that is away for a moment is noticed by nobody."""
     await credentials.token()
     url.status, url.answer = 503, "{}"
@@ -130,7 +122,7 @@ async def test_a_renewal_that_fails_leaves_the_old_token_in_use_until_it_expires
         await credentials.token()
 
 
-async def test_a_token_that_was_refused_is_not_used_again(credentials: ClientCredentials) -> None:
+async def test_a_token_that_was_refused_is_not_used_again(credentials):
     """E2: who forgets an older one changes nothing."""
     first = await credentials.token()
     credentials.forget(first)
@@ -153,13 +145,8 @@ async def test_a_token_that_was_refused_is_not_used_again(credentials: ClientCre
     ],
 )
 async def test_what_is_no_token_is_told_as_the_token_urls_doing_without_the_secret(
-    credentials: ClientCredentials,
-    url: TokenUrl,
-    status: int,
-    answer: str,
-    error: type[ConnectorError],
-    words: str,
-) -> None:
+    credentials, url, status, answer, error, words
+):
     """E2, E6: an admin learns which of the two did not want us."""
     url.status, url.answer = status, answer
     with pytest.raises(error) as caught:
@@ -169,7 +156,7 @@ async def test_what_is_no_token_is_told_as_the_token_urls_doing_without_the_secr
     assert SECRET not in everything_told_by(caught.value)
 
 
-async def test_no_secret_shows_in_reprs(credentials: ClientCredentials) -> None:
+async def test_no_secret_shows_in_reprs(credentials):
     """E6: nor in a log that prints the whole object."""
     await credentials.token()
     everything: Any = (repr(credentials), str(credentials), repr(vars(credentials)["_client_secret"]))

@@ -96,7 +96,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         (b"[" * 100 + b"NaN" + b"]" * 100, json.loads("[" * 100 + "null" + "]" * 100)),
     ],
 )
-async def test_an_odd_value_costs_itself_alone(connect: Connect, sent: bytes, kept: Any) -> None:
+async def test_an_odd_value_costs_itself_alone(connect, sent, kept):
     async with connect(call=structured(sent)) as connector:
         snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
     assert snapshot is not None and snapshot.state is RunState.COMPLETED
@@ -115,7 +115,7 @@ async def test_an_odd_value_costs_itself_alone(connect: Connect, sent: bytes, ke
         b'{"id": ID, "result": {"content": []}, "error": null}',
     ],
 )
-async def test_a_call_with_an_answer_that_cannot_be_used_has_failed(connect: Connect, line: bytes) -> None:
+async def test_a_call_with_an_answer_that_cannot_be_used_has_failed(connect, line):
     """There is nothing to find out: the tool has ended."""
     async with connect(call=line) as connector:
         snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
@@ -143,7 +143,7 @@ ANSWERS = {  # Other forms of an answer, and whether only HTTP tells which call 
 
 @pytest.mark.parametrize(("line", "needs_http"), ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("way", ["JSON", "events", "stdio"])
-async def test_a_result_of_an_odd_form_is_one(way: str, line: bytes, needs_http: bool) -> None:
+async def test_a_result_of_an_odd_form_is_one(way, line, needs_http):
     if way == "stdio" and needs_http:
         return
     connection = over_stdio(call=line) if way == "stdio" else over_http(as_events=way == "events", call=line)
@@ -155,7 +155,7 @@ async def test_a_result_of_an_odd_form_is_one(way: str, line: bytes, needs_http:
 
 @pytest.mark.parametrize("status", [200, 201, 206, 400, 500])
 @pytest.mark.parametrize("kind", ["", "text/plain", "text/json", "application/json-rpc", "APPLICATION/JSON"])
-async def test_an_answer_is_one_whatever_it_is_called(status: int, kind: str) -> None:
+async def test_an_answer_is_one_whatever_it_is_called(status, kind):
     def send(message: Any, writer: asyncio.StreamWriter) -> None:
         body = as_result(b'{"content": []}').replace(b"ID", json.dumps(message["id"]).encode())
         writer.write(response(status, body, content_type=kind))
@@ -168,7 +168,7 @@ async def test_an_answer_is_one_whatever_it_is_called(status: int, kind: str) ->
 
 
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_the_answer_to_another_call_is_not_taken_for_this_ones(as_events: bool) -> None:
+async def test_the_answer_to_another_call_is_not_taken_for_this_ones(as_events):
     """Servers that mix up their clients' calls exist; one caller must not read what another asked for."""
     mixed = as_result(b'{"content": []}').replace(b"ID", b'"call-' + b"0" * 32 + b'"')
     async with over_http(as_events=as_events, call=mixed) as connector:
@@ -183,7 +183,7 @@ BLOCK = b'{"type": "text", "text": "fine"}'
     "odd", [b"null", b"7", b"[]", b'{"text": "x"}', b'{"type": 5}', b'{"type": "text", "text": null}']
 )
 @pytest.mark.parametrize("failed", [b"false", b"true", b'"true"', b"1"])
-async def test_an_odd_part_of_a_result_costs_no_other(connect: Connect, odd: bytes, failed: bytes) -> None:
+async def test_an_odd_part_of_a_result_costs_no_other(connect, odd, failed):
     result = b'{"content": [' + BLOCK + b", " + odd + b'], "isError": ' + failed + b"}"
     async with connect(call=as_result(result)) as connector:
         snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
@@ -193,7 +193,7 @@ async def test_an_odd_part_of_a_result_costs_no_other(connect: Connect, odd: byt
     assert shown == json.loads(BLOCK) and json.loads(other["text"]) == json.loads(odd)
 
 
-async def test_structured_content_beside_null_is_read(connect: Connect) -> None:
+async def test_structured_content_beside_null_is_read(connect):
     async with connect(call=as_result(b'{"content": null, "structuredContent": {"a": 1}}')) as connector:
         snapshot = (await connector.start(TOOL, {}, key=uuid4())).snapshot
     assert snapshot is not None and (snapshot.state, snapshot.output) == (RunState.COMPLETED, {"a": 1})
@@ -201,7 +201,7 @@ async def test_structured_content_beside_null_is_read(connect: Connect) -> None:
 
 @pytest.mark.parametrize("line", [b"[1]", b"7", b"null", b"{}", b'"x"', b'{"jsonrpc": "2.0", "method": "x"}'])
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_json_that_is_no_message_is_an_answer_too(as_events: bool, line: bytes) -> None:
+async def test_json_that_is_no_message_is_an_answer_too(as_events, line):
     async with over_http(as_events=as_events, call=line) as connector:
         if as_events and b"method" in line:
             with pytest.raises(OutcomeUnknown):
@@ -213,7 +213,7 @@ async def test_json_that_is_no_message_is_an_answer_too(as_events: bool, line: b
 
 @pytest.mark.parametrize("line", [b"", b"<html>", b'{"jsonrpc": "2.0", "result": {"content": [', b"\xff"])
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_what_is_not_even_json_leaves_the_outcome_open(as_events: bool, line: bytes) -> None:
+async def test_what_is_not_even_json_leaves_the_outcome_open(as_events, line):
     async with over_http(as_events=as_events, call=line) as connector:
         with pytest.raises(OutcomeUnknown):
             await connector.start(TOOL, {}, key=uuid4())
@@ -222,7 +222,7 @@ async def test_what_is_not_even_json_leaves_the_outcome_open(as_events: bool, li
 @pytest.mark.parametrize(
     ("message", "words"), [(rb"cut \ud83d", "cut ?"), (b"\xff", "\ufffd"), (rb"a\udc00b", "a?b")]
 )
-async def test_an_error_with_odd_words_is_heard(connect: Connect, message: bytes, words: str) -> None:
+async def test_an_error_with_odd_words_is_heard(connect, message, words):
     error = b'{"code": -32000, "message": "' + message + b'", "data": NaN}'
     async with connect(call=b'{"jsonrpc": "2.0", "id": ID, "error": ' + error + b"}") as connector:
         with pytest.raises(Rejected) as caught:
@@ -246,7 +246,7 @@ async def test_an_error_with_odd_words_is_heard(connect: Connect, message: bytes
     ],
 )
 @pytest.mark.parametrize("form", [b'{"jsonrpc": "2.0", "id": ID, "error": %s}', b'{"id": ID, "error": %s}'])
-async def test_an_error_of_an_odd_form_keeps_its_words(connect: Connect, form: bytes, error: bytes) -> None:
+async def test_an_error_of_an_odd_form_keeps_its_words(connect, form, error):
     async with connect(call=form % error) as connector:
         with pytest.raises(Rejected) as caught:
             await connector.start(TOOL, {}, key=uuid4())
@@ -254,9 +254,7 @@ async def test_an_error_of_an_odd_form_keeps_its_words(connect: Connect, form: b
 
 
 @pytest.mark.parametrize("code", [-32700, -32603, -32600])
-async def test_an_error_of_the_server_is_not_taken_for_a_broken_connection(
-    connect: Connect, code: int
-) -> None:
+async def test_an_error_of_the_server_is_not_taken_for_a_broken_connection(connect, code):
     error = json.dumps({"code": code, "message": "Failed to parse the upstream's answer"}).encode()
     async with connect(call=b'{"jsonrpc": "2.0", "id": ID, "error": ' + error + b"}") as connector:
         with pytest.raises(Rejected):
@@ -275,7 +273,7 @@ async def test_an_error_of_the_server_is_not_taken_for_a_broken_connection(
         (b'"inputSchema": {"default": ' + DEEPER + b"}", False),
     ],
 )
-async def test_an_odd_tool_costs_no_other_its_place(connect: Connect, odd: bytes, is_kept: bool) -> None:
+async def test_an_odd_tool_costs_no_other_its_place(connect, odd, is_kept):
     first = b'{"inputSchema": {"type": "object"}, "name": "odd", ' + odd + b"}"
     listed = b'{"tools": [' + first + b', {"name": "good", "inputSchema": {"type": "object"}}]}'
     async with connect(list=as_result(listed)) as connector:
@@ -285,7 +283,7 @@ async def test_an_odd_tool_costs_no_other_its_place(connect: Connect, odd: bytes
 
 
 @pytest.mark.parametrize("way", ["events", "stdio"])
-async def test_odd_progress_and_questions_come_through(way: str) -> None:
+async def test_odd_progress_and_questions_come_through(way):
     progress = rb'{"progressToken": ID, "progress": 1, "total": 2, "message": "a\ud83d"}'
     asked = rb'{"message": "b\udc00", "requestedSchema": {"type": "object"}, "x": Infinity}'
     lines = [

@@ -982,9 +982,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_agents_are_told_the_documented_headers_of_use_and_an_etag_that_another_request_takes(
-    where: str,
-) -> None:
+def test_agents_are_told_the_documented_headers_of_use_and_an_etag_that_another_request_takes(where):
     """C5.4: those that are always told need not be kept."""
     responses = {"200": {"description": "x", "headers": OTHERS | ETAG}, "404": {"headers": {"X-Reason": {}}}}
     paths = {"/a": {"get": {"operationId": "a", "responses": responses}}} | ELSEWHERE[where]
@@ -994,6 +992,6 @@ def test_agents_are_told_the_documented_headers_of_use_and_an_etag_that_another_
     assert told == {"a": [*etag, "x-export-id"], "b": etag}
 
 
-def test_a_shared_parameter_with_an_etag_counts_too() -> None:
+def test_a_shared_parameter_with_an_etag_counts_too():
     shared = {"components": {"parameters": {"Match": CONDITION | {"name": "If-Match"}}}}
     assert operation_in(the_tool(with_operation({}, **shared))).response_headers == ["etag"]

@@ -2,9 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.connectors.outbound_proxy import Proxy, proxied, running_proxy
 from tests.connectors.resolving import names
 from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up
 from tests.engines.temporal.definitions import connector_to, workflow_ref
-from tests.engines.temporal.server import TemporalServer
 from tests.engines.temporal.tls import Authority
 
 ENGINE = "engine.beyond.example"
@@ -45,7 +43,7 @@ async def beyond(engine: ScriptedEngine, **settings: Any) -> AsyncIterator[tuple
                 yield proxy, made
 
 
-async def test_an_engine_that_only_the_proxy_can_reach_is_used() -> None:
+async def test_an_engine_that_only_the_proxy_can_reach_is_used():
     """B4, E6: by plain HTTP with the whole address; the proxy gets its password, and the engine does not."""
     async with ScriptedEngine(replies(200, ["a"])) as engine, beyond(engine) as (proxy, made):
         for _ in range(2):
@@ -56,9 +54,7 @@ async def test_an_engine_that_only_the_proxy_can_reach_is_used() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_tls_is_between_us_and_the_engine_and_the_proxy_sees_only_its_name(
-    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_tls_is_between_us_and_the_engine_and_the_proxy_sees_only_its_name(tmp_path, new_loop):
     """E6: the certificate is verified for the engine's name, and the proxy gets no path and no credential."""
     authority = Authority(tmp_path)
     issued = authority.issue("engine", host=ENGINE)
@@ -81,7 +77,7 @@ def test_tls_is_between_us_and_the_engine_and_the_proxy_sees_only_its_name(
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_a_proxy_that_refuses_the_password_is_told_apart_without_quoting_it(scheme: str) -> None:
+async def test_a_proxy_that_refuses_the_password_is_told_apart_without_quoting_it(scheme):
     """A5.5, E6: the words say whose answer it was, and nothing has started."""
     async with running_proxy({}, login="other:password") as proxy:
         with proxied(f"http://catalogue:{SECRET}@127.0.0.1:{proxy.port}"):
@@ -96,7 +92,7 @@ async def test_a_proxy_that_refuses_the_password_is_told_apart_without_quoting_i
     assert SECRET not in everything_told_by(refused.value)
 
 
-async def test_a_proxy_that_is_not_there_is_named() -> None:
+async def test_a_proxy_that_is_not_there_is_named():
     """A5.5: the engine is not to blame."""
     port = free_port()
     with proxied(f"http://127.0.0.1:{port}"):
@@ -105,7 +101,7 @@ async def test_a_proxy_that_is_not_there_is_named() -> None:
                 await made.request_json("POST", "/start", repeatable=False)
 
 
-async def test_a_start_whose_answer_the_proxy_lost_may_have_happened() -> None:
+async def test_a_start_whose_answer_the_proxy_lost_may_have_happened():
     """A5.4: it was sent once, and nobody repeats it."""
     async with ScriptedEngine(sends_and_hangs_up()) as engine, beyond(engine) as (_, made):
         with pytest.raises(OutcomeUnknown):
@@ -116,7 +112,7 @@ async def test_a_start_whose_answer_the_proxy_lost_may_have_happened() -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.1", "localhost", "127.0.0.1.", "127.1.", "2130706433.", "localhost."]
 )
-async def test_this_machine_is_reached_without_the_proxy(host: str) -> None:
+async def test_this_machine_is_reached_without_the_proxy(host):
     """B4: an engine beside us needs no entry in CATALOGUE_NO_PROXY."""
     async with ScriptedEngine(replies(200, [])) as engine, running_proxy({}) as proxy:
         with proxied(proxy.url):
@@ -125,7 +121,7 @@ async def test_this_machine_is_reached_without_the_proxy(host: str) -> None:
     assert proxy.asked == []
 
 
-async def test_hosts_of_no_proxy_are_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_of_no_proxy_are_reached_directly(monkeypatch):
     """B4: by name, with all names below a domain."""
     names(monkeypatch, **{"jobs.corp.example": [["127.0.0.1"]]})
     async with ScriptedEngine(replies(200, [])) as engine, running_proxy({}) as proxy:
@@ -150,7 +146,7 @@ async def test_hosts_of_no_proxy_are_reached_directly(monkeypatch: pytest.Monkey
         ("2001:db8::1", 80, True),
     ],
 )
-def test_what_the_proxy_carries(host: str, port: int, is_carried: bool) -> None:
+def test_what_the_proxy_carries(host, port, is_carried):
     """B4: everything but this machine and CATALOGUE_NO_PROXY."""
     proxy = OutboundProxy.parse("http://proxy:3128", "*.corp.example, billing.internal:8080, 10.0.0.0/8")
     assert proxy is not None
@@ -158,9 +154,7 @@ def test_what_the_proxy_carries(host: str, port: int, is_carried: bool) -> None:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "127.0.0.1", "169.254.169.254"])
-async def test_the_proxy_is_no_way_around_the_address_policy(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_proxy_is_no_way_around_the_address_policy(address, monkeypatch):
     """E6: HTTP tools reach public addresses only, as far as this machine knows a name's address."""
     names(monkeypatch, **{"inside.example": [[address]]})
     async with running_proxy({"inside.example": 1}) as proxy:
@@ -172,7 +166,7 @@ async def test_the_proxy_is_no_way_around_the_address_policy(
 
 
 @pytest.mark.engines
-async def test_temporal_is_reached_through_the_proxy(temporal_server: TemporalServer) -> None:
+async def test_temporal_is_reached_through_the_proxy(temporal_server):
     """B4: the SDK tunnels its connection, under a name that this machine does not know."""
     login = "catalogue:secret"
     async with running_proxy({ENGINE: temporal_server.port}, login=login) as proxy:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.prefect import PAUSES_FOR_LOGS, PrefectConfig, PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
@@ -100,7 +100,7 @@ async def prefect(told: dict[str, Any] | Behaviour, **settings: Any) -> AsyncIte
         (flow_run("CANCELLING"), "Prefect is cancelling the run."),
     ],
 )
-async def test_a_run_that_waits_says_what_for_with_one_request(told: dict[str, Any], message: str) -> None:
+async def test_a_run_that_waits_says_what_for_with_one_request(told, message):
     """A7.3: whoever waits is told why nothing seems to happen."""
     async with prefect({READ: told}) as (connector, engine):
         seen = await connector.poll(RUN)
@@ -115,13 +115,13 @@ async def test_a_run_that_waits_says_what_for_with_one_request(told: dict[str, A
         (flow_run("CRASHED", message=""), "The flow run crashed. The process ended without a message."),
     ],
 )
-async def test_a_failure_without_words_still_says_what_happened(told: dict[str, Any], error: str) -> None:
+async def test_a_failure_without_words_still_says_what_happened(told, error):
     """A7.4: an error is never empty."""
     async with prefect(NOTHING_LEFT | {READ: told}) as (connector, _):
         assert (await connector.poll(RUN)).error == error
 
 
-async def test_an_unknown_state_is_no_valid_answer() -> None:
+async def test_an_unknown_state_is_no_valid_answer():
     """B2: a state that means nothing to us is neither an end nor a progress."""
     async with prefect({READ: flow_run("DREAMING")}) as (connector, _):
         with pytest.raises(InvalidAnswer, match="DREAMING"):
@@ -139,7 +139,7 @@ async def test_an_unknown_state_is_no_valid_answer() -> None:
         ("null", None),
     ],
 )
-async def test_an_artifact_is_read_as_what_it_holds(data: Any, output: Any) -> None:
+async def test_an_artifact_is_read_as_what_it_holds(data, output):
     """A2.3: structured where it is JSON, else text as it stands."""
     told = {READ: flow_run("COMPLETED", message="not this"), ARTIFACTS: [{"data": data}], LOGS: []}
     async with prefect(told) as (connector, engine):
@@ -148,7 +148,7 @@ async def test_an_artifact_is_read_as_what_it_holds(data: Any, output: Any) -> N
     assert (asked["sort"], asked["limit"]) == ("CREATED_DESC", 1)
 
 
-async def test_logs_and_progress_that_cannot_be_read_cost_no_state() -> None:
+async def test_logs_and_progress_that_cannot_be_read_cost_no_state():
     """A8.1: a service account that may not read logs is served all the same."""
     async with prefect({READ: flow_run("RUNNING"), LOGS: Status(403), ARTIFACTS: Status(500)}) as (
         connector,
@@ -158,7 +158,7 @@ async def test_logs_and_progress_that_cannot_be_read_cost_no_state() -> None:
     assert (seen.state, seen.progress, seen.progress_message) == (RunState.RUNNING, None, "")
 
 
-async def test_a_result_that_cannot_be_read_is_asked_for_again() -> None:
+async def test_a_result_that_cannot_be_read_is_asked_for_again():
     """A7.2: the run has completed all the same."""
     told = {READ: flow_run("COMPLETED"), ARTIFACTS: (Status(500), [{"data": "7"}]), LOGS: []}
     async with prefect(told) as (connector, _):
@@ -178,9 +178,7 @@ async def test_a_result_that_cannot_be_read_is_asked_for_again() -> None:
         (Status(503), Unreachable),
     ],
 )
-async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
-    artifacts: Any, error: type[ConnectorError]
-) -> None:
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(artifacts, error):
     """B6"""
     told = {READ: flow_run("COMPLETED"), ARTIFACTS: artifacts, LOGS: Status(500)}
     async with prefect(told, max_response_bytes=2000) as (connector, _):
@@ -188,7 +186,7 @@ async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
     assert (seen.state, seen.output, type(seen.unread)) == (RunState.COMPLETED, None, error)
 
 
-async def test_logs_are_not_asked_for_where_none_are_wanted() -> None:
+async def test_logs_are_not_asked_for_where_none_are_wanted():
     """A7.3: who keeps logs to himself still gets progress."""
     told = {READ: flow_run("RUNNING"), ARTIFACTS: [{"data": 250.0}]}
     async with prefect(told, log_lines=0) as (connector, engine):
@@ -206,7 +204,7 @@ async def test_logs_are_not_asked_for_where_none_are_wanted() -> None:
         ([], InvalidAnswer),
     ],
 )
-async def test_a_cancellation_counts_only_if_prefect_says_so(told: Any, error: type[Exception]) -> None:
+async def test_a_cancellation_counts_only_if_prefect_says_so(told, error):
     """A7.5: the status 200 alone says nothing."""
     async with prefect({SET_STATE: told}) as (connector, _):
         with pytest.raises(error) as caught:
@@ -215,7 +213,7 @@ async def test_a_cancellation_counts_only_if_prefect_says_so(told: Any, error: t
         assert caught.value.retry_after == 7.0
 
 
-async def test_a_run_that_was_cancelled_instead_of_cancelling_is_cancelled() -> None:
+async def test_a_run_that_was_cancelled_instead_of_cancelling_is_cancelled():
     """A7.5: Prefect rejects the one state and sets the other where nothing runs yet."""
     told = {"status": "REJECT", "state": {"type": "CANCELLED"}, "details": {"reason": "Nothing to end."}}
     async with prefect({SET_STATE: told}) as (connector, engine):
@@ -226,14 +224,14 @@ async def test_a_run_that_was_cancelled_instead_of_cancelling_is_cancelled() -> 
     }
 
 
-async def test_a_busy_database_is_asked_again_with_the_same_key() -> None:
+async def test_a_busy_database_is_asked_again_with_the_same_key():
     """B3: Prefect's 503 starts nothing twice."""
     async with prefect({CREATE: (BUSY, BUSY, flow_run("SCHEDULED"))}) as (connector, engine):
         assert (await connector.start(WORKFLOW, {}, key=KEY)).run_id == RUN_ID
     assert [request.json["idempotency_key"] for request in engine.received] == [str(KEY)] * 3
 
 
-async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open() -> None:
+async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open():
     """A7.2: the start may have happened, and is repeated with its key by whoever keeps the record."""
     async with prefect({CREATE: BUSY, READ: BUSY}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
@@ -242,7 +240,7 @@ async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open() -> None
             await connector.poll(RUN)
 
 
-async def test_one_that_says_when_to_come_back_is_not_asked_before() -> None:
+async def test_one_that_says_when_to_come_back_is_not_asked_before():
     """B2: the engine's own time counts."""
 
     async def later(request: Received, writer: asyncio.StreamWriter) -> None:
@@ -256,20 +254,20 @@ async def test_one_that_says_when_to_come_back_is_not_asked_before() -> None:
 
 
 @pytest.mark.parametrize("told", [[], {}, {"id": ""}, {"id": 7}])
-async def test_a_start_that_names_no_run_has_an_unknown_outcome(told: Any) -> None:
+async def test_a_start_that_names_no_run_has_an_unknown_outcome(told):
     """A7.2: there may be a run all the same."""
     async with prefect({CREATE: told}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
             await connector.start(WORKFLOW, {}, key=KEY)
 
 
-async def test_a_run_that_ended_before_its_repeated_start_is_left_to_the_poll() -> None:
+async def test_a_run_that_ended_before_its_repeated_start_is_left_to_the_poll():
     """B3: what it left behind has to be fetched, so the start's answer is not its end."""
     async with prefect({CREATE: flow_run("COMPLETED")}) as (connector, _):
         assert (await connector.start(WORKFLOW, {}, key=KEY)).snapshot is None
 
 
-async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key() -> None:
+async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key():
     """A7.2: a Prefect that does not know the condition lists what it likes."""
     async with prefect({RUNS: [flow_run("RUNNING", idempotency_key="another")]}) as (connector, _):
         with pytest.raises(InvalidAnswer):
@@ -279,9 +277,7 @@ async def test_anybody_elses_run_is_not_taken_for_the_one_with_our_key() -> None
 @pytest.mark.parametrize(
     ("deployment", "is_found"), [(WORKFLOW.id, True), (None, True), ("0ca4ef6e-another", False)]
 )
-async def test_a_run_is_found_by_its_key_unless_it_is_of_another_deployment(
-    deployment: str | None, is_found: bool
-) -> None:
+async def test_a_run_is_found_by_its_key_unless_it_is_of_another_deployment(deployment, is_found):
     """B3: Prefect keeps the runs of a deployment that was deleted, without its id."""
     ours = flow_run("RUNNING", idempotency_key=str(KEY), deployment_id=deployment)
     async with prefect({RUNS: [ours]}) as (connector, _):
@@ -289,7 +285,7 @@ async def test_a_run_is_found_by_its_key_unless_it_is_of_another_deployment(
 
 
 @pytest.mark.parametrize("odd", ["../admin", "", "7", "0ca4ef6e/../.."])
-async def test_what_is_no_id_never_reaches_an_address(odd: str) -> None:
+async def test_what_is_no_id_never_reaches_an_address(odd):
     """E6: a path is made of ids only."""
     async with prefect({}) as (connector, engine):
         with pytest.raises(NotFound):
@@ -318,7 +314,7 @@ def deployment(**told: Any) -> dict[str, Any]:
     return {"id": DEPLOYMENT_ID, "name": "afternoon", "flow_id": FLOW_ID} | told
 
 
-async def test_pages_of_any_size_are_read_to_the_end_and_odd_objects_are_skipped() -> None:
+async def test_pages_of_any_size_are_read_to_the_end_and_odd_objects_are_skipped():
     """A1.4, A5.3: a bad object costs itself only, and flows are asked for once."""
     pages = [[deployment(description="None"), 7], [deployment(name=None)], [deployment(flow_id="unknown")]]
     flows = [{"id": FLOW_ID, "name": "tea"}, {"id": 7}, "nonsense"]
@@ -335,7 +331,7 @@ async def test_pages_of_any_size_are_read_to_the_end_and_odd_objects_are_skipped
 
 
 @pytest.mark.parametrize("told", [None, 7, {"type": "array"}])
-async def test_a_parameter_schema_that_is_none_is_left_to_the_catalogue(told: Any) -> None:
+async def test_a_parameter_schema_that_is_none_is_left_to_the_catalogue(told):
     """A5.3: it says what is wrong with it, and serves the workflow all the same."""
     page = [deployment(parameter_openapi_schema=told)]
     async with prefect(listing([page], [])) as (connector, _):
@@ -343,7 +339,7 @@ async def test_a_parameter_schema_that_is_none_is_left_to_the_catalogue(told: An
     assert found.input_schema == told
 
 
-async def test_prefects_marks_are_taken_out_of_a_schema_and_arguments_of_that_name_stay() -> None:
+async def test_prefects_marks_are_taken_out_of_a_schema_and_arguments_of_that_name_stay():
     """A6.1: agents see what an argument has to be, whatever it is called."""
     schema = {
         "type": "object",
@@ -372,7 +368,7 @@ async def test_prefects_marks_are_taken_out_of_a_schema_and_arguments_of_that_na
     }
 
 
-async def test_runs_without_a_deployment_or_a_known_key_are_listed_too() -> None:
+async def test_runs_without_a_deployment_or_a_known_key_are_listed_too():
     """E10: also those that somebody started by hand, and those of schedules."""
     told = [flow_run("CRASHED", name="Crashed", flow_id=FLOW_ID, idempotency_key="scheduled 2026-01-02")]
     flows = {"/api/flows/filter": [{"id": FLOW_ID, "name": "tea"}], "/api/deployments/filter": []}
@@ -389,9 +385,7 @@ async def test_runs_without_a_deployment_or_a_known_key_are_listed_too() -> None
         ({}, None),
     ],
 )
-async def test_each_kind_of_login_is_sent_as_prefect_wants_it(
-    settings: dict[str, str], header: str | None
-) -> None:
+async def test_each_kind_of_login_is_sent_as_prefect_wants_it(settings, header):
     """A5.1: Prefect Cloud takes a bearer token, a server of one's own a user and a password."""
     told = {"/api/deployments/count": 3, "/api/admin/version": Status(404)}
     async with prefect(told, **settings) as (connector, engine):
@@ -409,14 +403,14 @@ async def test_each_kind_of_login_is_sent_as_prefect_wants_it(
         {"result_artifact_key": "Not A Key"},
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, str]) -> None:
+def test_settings_that_cannot_work_are_refused(settings):
     """A5.1: before anything is sent, and without quoting a secret."""
     with pytest.raises(ValidationError) as caught:
         PrefectConfig.model_validate({"base_url": "http://127.0.0.1:4200/api"} | settings)
     assert "no colon" not in str(caught.value)
 
 
-async def test_the_last_error_of_a_run_that_failed_just_now_is_waited_for() -> None:
+async def test_the_last_error_of_a_run_that_failed_just_now_is_waited_for():
     """A2.4: a flow run sends the rest of its logs after its last state."""
     failed = flow_run("FAILED", message="No tea.", end_time=datetime.now(UTC).isoformat())
     error = {"level": 40, "message": "The kettle is empty.", "timestamp": "2026-01-02T03:04:05Z"}
@@ -436,7 +430,7 @@ async def test_the_last_error_of_a_run_that_failed_just_now_is_waited_for() -> N
     [("FAILED", "2026-01-02T03:04:05Z"), ("FAILED", None), ("COMPLETED", "now")],
     ids=["long ago", "nobody knows when", "completed"],
 )
-async def test_the_logs_of_other_ended_runs_are_read_once(state: str, ended: str | None) -> None:
+async def test_the_logs_of_other_ended_runs_are_read_once(state, ended):
     told = flow_run(state, end_time=datetime.now(UTC).isoformat() if ended == "now" else ended)
     async with prefect({READ: told, LOGS: [], ARTIFACTS: []}) as (connector, engine):
         await connector.poll(RUN)

@@ -15,12 +15,12 @@ from tests.admin.ledger import LedgerConnector
 from tests.packages import declare_package
 
 
-def test_a_built_in_kind_is_found_by_its_name() -> None:
+def test_a_built_in_kind_is_found_by_its_name():
     """B10: the kind that a source stores leads to its connector."""
     assert registry.connector_class("simplified") is SimplifiedConnector
 
 
-def test_an_unknown_kind_is_refused_and_the_known_ones_are_named() -> None:
+def test_an_unknown_kind_is_refused_and_the_known_ones_are_named():
     """B4, B5: a wrong setting is told apart, and how to right it."""
     with pytest.raises(Misconfigured, match=r"'nonsense'; known kinds: .*simplified"):
         registry.connector_class("nonsense")
@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 GOOD = "tests.admin.ledger:LedgerConnector"
 
 
-def test_another_package_can_add_a_kind(site: Path) -> None:
+def test_another_package_can_add_a_kind(site):
     """B10: an engine of one's own needs no change here."""
     declare_package(site, "ledger-engine", ledger=GOOD)
     assert "ledger" in registry.connector_kinds()
@@ -107,9 +107,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_connector_that_cannot_be_used_is_told_with_its_package(
-    site: Path, kind: str, caplog_of_ours: list[str]
-) -> None:
+def test_a_connector_that_cannot_be_used_is_told_with_its_package(site, kind, caplog_of_ours):
     """B5, B6: in words, wherever somebody asks for it, and in the log once."""
     code, why = WRONG[kind]
     (site / f"{kind}_engine.py").write_text(code)
@@ -135,9 +133,7 @@ def test_a_connector_that_cannot_be_used_is_told_with_its_package(
         ('RuntimeError("can\'t start new thread")', "can't start new thread"),
     ],
 )
-def test_a_connector_whose_import_failed_for_a_while_can_be_used_afterwards(
-    site: Path, error: str, why: str, caplog_of_ours: list[str]
-) -> None:
+def test_a_connector_whose_import_failed_for_a_while_can_be_used_afterwards(site, error, why, caplog_of_ours):
     """O6: it could not be used until the process was restarted."""
     fails = site / "fails"
     fails.touch()
@@ -164,7 +160,7 @@ def caplog_of_ours() -> Iterator[list[str]]:
     logger.remove(sink)
 
 
-def test_no_package_takes_the_place_of_a_built_in_kind(site: Path) -> None:
+def test_no_package_takes_the_place_of_a_built_in_kind(site):
     """B8: it would get the secrets of all its sources."""
     declare_package(site, "impostor", simplified=GOOD)
     assert registry.connector_class("simplified") is SimplifiedConnector
@@ -173,7 +169,7 @@ def test_no_package_takes_the_place_of_a_built_in_kind(site: Path) -> None:
     assert "the built-in connector is used" in problem
 
 
-def test_of_two_packages_with_one_kind_neither_is_used(site: Path) -> None:
+def test_of_two_packages_with_one_kind_neither_is_used(site):
     """B8: which one it would be should not be left to the order on a path."""
     declare_package(site, "one", ledger=GOOD)
     declare_package(site, "other", ledger="tests.admin.other:LedgerConnector")
@@ -182,7 +178,7 @@ def test_of_two_packages_with_one_kind_neither_is_used(site: Path) -> None:
     assert "ledger" in registry.connector_kinds()
 
 
-def test_every_registered_kind_is_held_to_the_contract() -> None:
+def test_every_registered_kind_is_held_to_the_contract():
     """B10: a connector whose engine is not held to the contract does not get in; test_<kind>_<variant> may be
     another way of one that is."""
     modules = {

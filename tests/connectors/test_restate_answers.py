@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from connectors.definitions import WorkflowDefinition
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import RunRef, RunState, WorkflowRef
 from connectors.restate import RestateConfig, RestateConnector
 from connectors.testing import closing
@@ -47,7 +47,7 @@ def rows(*found: dict[str, Any]) -> bytes:
     return response(200, json.dumps({"rows": found}))
 
 
-async def test_one_token_is_for_both_addresses_unless_the_admin_api_has_its_own() -> None:
+async def test_one_token_is_for_both_addresses_unless_the_admin_api_has_its_own():
     """A5.1: as bearer tokens."""
     for admin_token, sent in (("", TOKEN), ("admin-token-9876543210", "admin-token-9876543210")):
         answers = {"/query": rows(COMPLETED), OUTPUT: response(200, "7", **OF_RESTATE)}
@@ -57,7 +57,7 @@ async def test_one_token_is_for_both_addresses_unless_the_admin_api_has_its_own(
         assert by_target == {"/query": f"Bearer {sent}", OUTPUT: f"Bearer {TOKEN}"}
 
 
-async def test_until_partitions_have_leaders_a_run_is_asked_for_again() -> None:
+async def test_until_partitions_have_leaders_a_run_is_asked_for_again():
     """A7.2: Restate answers 500 to queries then; only an id that is none gets another answer of that kind."""
     for told, raised in (("no leader for partition 1", Unreachable), ("non valid invocation id", NotFound)):
         async with answering({"/query": response(500, json.dumps({"message": told}))}) as (connector, _):
@@ -66,14 +66,14 @@ async def test_until_partitions_have_leaders_a_run_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("row", [{"status": "dreaming"}, {"status": "completed"}, {"status": 7}, {}])
-async def test_a_state_that_is_not_known_is_never_guessed(row: dict[str, Any]) -> None:
+async def test_a_state_that_is_not_known_is_never_guessed(row):
     """B6: the run is asked for again."""
     async with answering({"/query": rows(row)}) as (connector, _):
         with pytest.raises(InvalidAnswer):
             await connector.poll(RUN)
 
 
-async def test_a_page_of_a_proxy_is_no_result() -> None:
+async def test_a_page_of_a_proxy_is_no_result():
     """B6: all that comes from Restate names an invocation."""
     page = response(200, "<title>Sign in</title>", content_type="text/html")
     async with answering({"/query": rows(COMPLETED), OUTPUT: page}) as (connector, _):
@@ -96,9 +96,7 @@ async def test_a_page_of_a_proxy_is_no_result() -> None:
         (response(503), Unreachable),
     ],
 )
-async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
-    output: bytes, error: type[ConnectorError]
-) -> None:
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(output, error):
     """A2.3"""
     told = {"/query": rows(COMPLETED), OUTPUT: output}
     async with answering(told, max_response_bytes=1_500) as (connector, _):
@@ -106,7 +104,7 @@ async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
     assert (ended.state, ended.output, type(ended.unread)) == (RunState.COMPLETED, None, error)
 
 
-async def test_a_result_that_is_no_text_is_named_instead() -> None:
+async def test_a_result_that_is_no_text_is_named_instead():
     """A2.3"""
     binary = response(200, b"\xff\xfe", content_type="application/octet-stream", **OF_RESTATE)
     async with answering({"/query": rows(COMPLETED), OUTPUT: binary}) as (connector, _):
@@ -115,7 +113,7 @@ async def test_a_result_that_is_no_text_is_named_instead() -> None:
     assert "2 bytes of application/octet-stream" in ended.output
 
 
-async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason() -> None:
+async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason():
     """A7.3: an older Restate has no journal of events."""
     paused = {"id": RUN_ID, "status": "paused"}
     for event in ({"event_json": "{"}, {"event_json": '{"last_failure": 7}'}, {}):
@@ -136,9 +134,7 @@ async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason(
         (403, "ingress", Rejected),
     ],
 )
-async def test_whose_error_it_is_decides_what_it_means(
-    status: int, source: str, raised: type[Exception]
-) -> None:
+async def test_whose_error_it_is_decides_what_it_means(status, source, raised):
     """A8.2: a handler may fail with any status, which then says nothing of Restate."""
     refused = response(status, '{"message": "The kettle is empty."}', x_restate_error_source=source)
     async with answering({"/query": rows(RUNNING), STAGE: refused}) as (connector, _):
@@ -146,7 +142,7 @@ async def test_whose_error_it_is_decides_what_it_means(
             await connector.query(RUN, "stage", {})
 
 
-async def test_an_object_without_a_key_is_not_called() -> None:
+async def test_an_object_without_a_key_is_not_called():
     """A2.4: the argument says which object is meant, and is never a part of the path."""
     kettle = WorkflowRef(id="Kettle/boil", name="Kettle/boil", metadata={"type": "VirtualObject"})
     async with answering({}) as (connector, engine):
@@ -156,7 +152,7 @@ async def test_an_object_without_a_key_is_not_called() -> None:
     assert not engine.received
 
 
-async def test_a_listing_of_odd_services_keeps_the_others() -> None:
+async def test_a_listing_of_odd_services_keeps_the_others():
     """B6: each odd one is rejected with a reason."""
     handler = {"name": "boil", "ty": "Exclusive", "input_description": "none"}
     services = [
@@ -171,7 +167,7 @@ async def test_a_listing_of_odd_services_keeps_the_others() -> None:
     assert [getattr(item, "reason", "") == "" for item in items] == [False, False, False, False, False, True]
 
 
-async def test_a_start_is_repeated_only_while_restate_remembers_its_key() -> None:
+async def test_a_start_is_repeated_only_while_restate_remembers_its_key():
     """B3: a run may have ended, and been forgotten, long before its timeout."""
     handler = {"name": "boil", "input_description": "none"}
     services = [
@@ -189,7 +185,7 @@ async def test_a_start_is_repeated_only_while_restate_remembers_its_key() -> Non
     assert "for only 599 s" in found["Brief/boil"].reason  # type: ignore[union-attr]
 
 
-async def test_a_field_that_is_called_key_is_not_taken_for_the_objects_key() -> None:
+async def test_a_field_that_is_called_key_is_not_taken_for_the_objects_key():
     """A6.1: both reach their places."""
     schema = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
     handler = {"name": "turn", "input_description": "JSON object", "input_json_schema": schema}
@@ -208,7 +204,7 @@ async def test_a_field_that_is_called_key_is_not_taken_for_the_objects_key() -> 
     assert engine.received[-1].headers["idempotency-key"] == str(KEY)
 
 
-async def test_an_input_without_a_schema_may_be_left_out_or_be_any_json() -> None:
+async def test_an_input_without_a_schema_may_be_left_out_or_be_any_json():
     """A6.1: SDKs without types describe handlers that take nothing in the same way."""
     handler = {"name": "pour", "input_description": "application/json", "input_json_schema": True}
     services = [{"name": "Pot", "ty": "Service", "handlers": [handler]}]

@@ -62,7 +62,7 @@ async def sent(
 # --- requests ---
 
 
-async def test_a_start_is_sent_as_the_api_wants_it() -> None:
+async def test_a_start_is_sent_as_the_api_wants_it():
     """B1: path, header and body of a start."""
     request = await sent(lambda connector: connector.start(REPORT, {"year": 2024}, key=KEY), STARTED)
     assert (request.method, request.target) == ("POST", "/api/v1/service/workflows/2724/start")
@@ -72,7 +72,7 @@ async def test_a_start_is_sent_as_the_api_wants_it() -> None:
     assert "idempotency-key" not in request.headers
 
 
-async def test_a_status_request_is_sent_as_the_api_wants_it() -> None:
+async def test_a_status_request_is_sent_as_the_api_wants_it():
     """B2: path and headers of a status request."""
     request = await sent(lambda connector: connector.poll(RUN), RUNNING)
     assert (request.method, request.target) == ("GET", f"{LIST}/2724/runs/{RUN.run_id}/status")
@@ -80,13 +80,13 @@ async def test_a_status_request_is_sent_as_the_api_wants_it() -> None:
     assert (request.headers["accept"], request.headers["accept-language"]) == ("application/json", "en")
 
 
-async def test_a_cancel_goes_to_the_path_configured() -> None:
+async def test_a_cancel_goes_to_the_path_configured():
     """A7.5: the engine's own cancel endpoint."""
     request = await sent(lambda connector: connector.cancel(RUN), {}, cancel_path="/stop?run={run_id}")
     assert (request.method, request.target) == ("POST", f"/stop?run={RUN.run_id}")
 
 
-async def test_the_key_is_sent_where_the_engine_honours_it() -> None:
+async def test_the_key_is_sent_where_the_engine_honours_it():
     """B1: the execution's id makes a start repeatable."""
     request = await sent(
         lambda connector: connector.start(REPORT, {}, key=KEY), STARTED, idempotency_header="X-Once"
@@ -103,15 +103,13 @@ async def test_the_key_is_sent_where_the_engine_honours_it() -> None:
         ({"api_key": " padded \n"}, "Api-Key padded"),
     ],
 )
-async def test_the_authorization_header_follows_the_settings(
-    settings: dict[str, Any], header: str | None
-) -> None:
+async def test_the_authorization_header_follows_the_settings(settings, header):
     """B1, B10: engines differ in how they want to be asked."""
     request = await sent(lambda connector: connector.check(), [], **settings)
     assert request.headers.get("authorization") == header
 
 
-async def test_ids_cannot_change_the_address() -> None:
+async def test_ids_cannot_change_the_address():
     """B8: whatever an id contains, it stays one part of the path."""
     ref = WorkflowRef(id="a/../b?c#d é{run_id}", name="x")
     request = await sent(lambda connector: connector.start(ref, {}, key=KEY), STARTED)
@@ -119,7 +117,7 @@ async def test_ids_cannot_change_the_address() -> None:
 
 
 @pytest.mark.parametrize("id_", ["..", ".", ""])
-async def test_an_id_that_would_change_the_path_is_not_sent(id_: str) -> None:
+async def test_an_id_that_would_change_the_path_is_not_sent(id_):
     """B8: no encoding protects these."""
     async with ScriptedEngine(replies(200, STARTED)) as engine, connected(engine) as connector:
         with pytest.raises(Rejected, match="cannot be used as workflow_id"):
@@ -141,7 +139,7 @@ async def found_for(answer: Any, status: int = 200) -> Started | None:
         return await connector.find_run(REPORT, {}, key=KEY)
 
 
-async def test_a_lookup_is_sent_as_configured_and_the_start_carries_the_key() -> None:
+async def test_a_lookup_is_sent_as_configured_and_the_start_carries_the_key():
     """B10: without the promise of an idempotency header, the key goes into a header of its own."""
     request = await sent(
         lambda connector: connector.find_run(REPORT, {}, key=KEY), {"runs": []}, run_lookup_path=LOOKUP
@@ -162,7 +160,7 @@ async def test_a_lookup_is_sent_as_configured_and_the_start_carries_the_key() ->
         assert request.headers[header] == str(KEY)
 
 
-def test_an_engine_that_looks_runs_up_promises_nothing_about_starts() -> None:
+def test_an_engine_that_looks_runs_up_promises_nothing_about_starts():
     """B3."""
     config = {"base_url": "http://engine.example", "run_lookup_path": LOOKUP}
     capabilities = SimplifiedConnector(SimplifiedConfig.model_validate(config)).capabilities
@@ -177,7 +175,7 @@ def test_an_engine_that_looks_runs_up_promises_nothing_about_starts() -> None:
         ({"run_lookup_path": LOOKUP, "key_header": "Our Key"}, "letters, digits"),
     ],
 )
-def test_a_lookup_that_could_not_work_is_refused(settings: dict[str, str], why: str) -> None:
+def test_a_lookup_that_could_not_work_is_refused(settings, why):
     """B4."""
     with pytest.raises(ValidationError, match=re.escape(why)):
         SimplifiedConfig.model_validate({"base_url": "http://engine.example"} | settings)
@@ -195,13 +193,13 @@ def test_a_lookup_that_could_not_work_is_refused(settings: dict[str, str], why: 
     ],
     ids=["list", "array", "nested", "run", "wrapped", "receipt"],
 )
-async def test_a_run_is_found_in_every_usual_answer_to_a_lookup(answer: Any) -> None:
+async def test_a_run_is_found_in_every_usual_answer_to_a_lookup(answer):
     """B10."""
     found = await found_for(answer)
     assert found is not None and found.run_id == RUN.run_id
 
 
-async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id() -> None:
+async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id():
     """B10."""
     answer = [{"id": RUN.run_id, "correlation_id": "2724_8f496b6a"}]
     found = await found_for(answer)
@@ -211,7 +209,7 @@ async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id() -> Non
 @pytest.mark.parametrize(
     ("status", "answer"), [(200, []), (200, {"runs": [], "total": 0}), (404, {"error": "no such key"})]
 )
-async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status: int, answer: Any) -> None:
+async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status, answer):
     """B10."""
     assert await found_for(answer, status) is None
 
@@ -229,7 +227,7 @@ async def test_an_empty_list_and_a_404_say_that_there_is_no_run(status: int, ans
         {"workflow_id": "2724", "status": "RUNNING"},
     ],
 )
-async def test_an_answer_that_leaves_it_open_is_an_error_and_not_a_none(answer: Any) -> None:
+async def test_an_answer_that_leaves_it_open_is_an_error_and_not_a_none(answer):
     """A5.2: an engine that ignores the key must not make us follow a stranger's run, or start another."""
     with pytest.raises(InvalidAnswer):
         await found_for(answer)
@@ -248,13 +246,13 @@ async def test_an_answer_that_leaves_it_open_is_an_error_and_not_a_none(answer: 
         {"results": listed("1", "2"), "next": None},
     ],
 )
-async def test_the_array_is_found_in_every_usual_envelope(answer: Any) -> None:
+async def test_the_array_is_found_in_every_usual_envelope(answer):
     """B10, A1.1: engines wrap their listings differently."""
     async with ScriptedEngine(replies(200, answer)) as engine:
         assert [getattr(item, "id", None) for item in await discovered(engine)] == ["1", "2"]
 
 
-async def test_a_listing_without_an_array_names_the_keys_it_has() -> None:
+async def test_a_listing_without_an_array_names_the_keys_it_has():
     """A5.1: an admin sees which key to configure."""
     async with ScriptedEngine(replies(200, {"flows": listed("1"), "count": 1})) as engine:
         with pytest.raises(InvalidAnswer, match="object with the keys flows, count"):
@@ -271,7 +269,7 @@ async def test_a_listing_without_an_array_names_the_keys_it_has() -> None:
         (7, f"{LIST}?cursor=7"),
     ],
 )
-async def test_pages_are_followed_by_link_or_cursor(first_next: Any, second_target: str) -> None:
+async def test_pages_are_followed_by_link_or_cursor(first_next, second_target):
     """B10, A1.1: a listing in pages is read to its end."""
     pages = {
         LIST: {"workflows": listed("1"), "next": first_next},
@@ -281,7 +279,7 @@ async def test_pages_are_followed_by_link_or_cursor(first_next: Any, second_targ
         assert [getattr(item, "id", None) for item in await discovered(engine)] == ["1", "2"]
 
 
-async def test_an_absolute_link_to_the_same_engine_is_followed() -> None:
+async def test_an_absolute_link_to_the_same_engine_is_followed():
     """B10: engines like to write whole URLs."""
 
     async def behave(request: Received, writer: Any) -> None:
@@ -293,7 +291,7 @@ async def test_an_absolute_link_to_the_same_engine_is_followed() -> None:
     assert [request.target for request in engine.received] == [LIST, f"{LIST}?page=2"]
 
 
-async def test_the_example_engines_pages_are_all_read(example_engine: ExampleEngine) -> None:
+async def test_the_example_engines_pages_are_all_read(example_engine):
     """B10, A1.1: over the wire, page by page, the same as at once."""
     at_once = await discovered(example_engine, api_key=example_engine.api_key)
     in_pages = await discovered(example_engine, api_key=example_engine.api_key, list_path=f"{LIST}?limit=3")
@@ -310,7 +308,7 @@ async def test_the_example_engines_pages_are_all_read(example_engine: ExampleEng
         (True, "a boolean, not a string"),
     ],
 )
-async def test_a_listing_that_leads_nowhere_good_is_invalid(link: Any, complaint: str) -> None:
+async def test_a_listing_that_leads_nowhere_good_is_invalid(link, complaint):
     """A1.4, E6: neither loops nor other hosts are followed."""
     async with ScriptedEngine(replies(200, {"workflows": [], "next": link})) as engine:
         with pytest.raises(InvalidAnswer, match=complaint):
@@ -318,7 +316,7 @@ async def test_a_listing_that_leads_nowhere_good_is_invalid(link: Any, complaint
 
 
 @pytest.mark.parametrize("name", ["next", "next_cursor", "nextCursor"])
-async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
+async def test_the_next_page_goes_by_any_of_three_names(name):
     """B10, A1.1."""
     pages = {LIST: {"workflows": listed("1"), name: "?page=2"}, f"{LIST}?page=2": {"workflows": listed("2")}}
     async with ScriptedEngine(routes(pages)) as engine:
@@ -335,7 +333,7 @@ async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
         ({"_links": {"next": {"href": "?page=2"}}}, "_links.next"),
     ],
 )
-async def test_a_first_page_is_not_taken_for_the_whole_listing(more: dict[str, Any], said: str) -> None:
+async def test_a_first_page_is_not_taken_for_the_whole_listing(more, said):
     """A1.1, A5.1: the workflows of the other pages would be missing, and nothing would say why."""
     async with ScriptedEngine(replies(200, {"workflows": listed("1")} | more)) as engine:
         with pytest.raises(InvalidAnswer, match=rf"announces more items \({said}\)"):
@@ -345,7 +343,7 @@ async def test_a_first_page_is_not_taken_for_the_whole_listing(more: dict[str, A
 
 
 @pytest.mark.parametrize("name", ["total", "total_count", "totalItems"])
-async def test_a_listing_with_fewer_workflows_than_it_announces_is_no_whole_listing(name: str) -> None:
+async def test_a_listing_with_fewer_workflows_than_it_announces_is_no_whole_listing(name):
     """A1.1, A5.1: all pages count, and the engine's check says so too."""
     second = f"{LIST}?page=2"
     pages: dict[str, Any] = {
@@ -368,7 +366,7 @@ async def test_a_listing_with_fewer_workflows_than_it_announces_is_no_whole_list
         assert len(await discovered(engine, ignores_total=True)) == 2
 
 
-async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_pages_end(monkeypatch):
     """B8: a listing has a bounded number of pages."""
     monkeypatch.setattr("connectors.simplified.MAX_PAGES", 5)
 
@@ -380,7 +378,7 @@ async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
             await discovered(engine)
 
 
-async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch):
     """B8: so many workflows are an error and not silently a part of them."""
     monkeypatch.setattr("connectors.simplified.MAX_WORKFLOWS", 3)
     async with ScriptedEngine(replies(200, listed("1", "2", "3"))) as engine:
@@ -390,7 +388,7 @@ async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch: pytest.Mon
             await discovered(engine)
 
 
-async def test_one_bad_object_does_not_end_the_listing() -> None:
+async def test_one_bad_object_does_not_end_the_listing():
     """A6.2, B6: what is usable is yielded, the rest with its reason and place."""
     answer = [*listed("1"), {"id": "2", "name": "no description"}, "nonsense", *listed("3")]
     async with ScriptedEngine(replies(200, answer)) as engine:
@@ -402,7 +400,7 @@ async def test_one_bad_object_does_not_end_the_listing() -> None:
     assert (second.position, second.id, third.position) == (1, "2", 2)
 
 
-async def test_what_is_listed_twice_is_yielded_twice() -> None:
+async def test_what_is_listed_twice_is_yielded_twice():
     """A5.3: which of them counts is for the catalogue to decide, whatever the engine."""
     pages = {
         LIST: {"workflows": listed("1", "2"), "next": "?page=2"},
@@ -412,7 +410,7 @@ async def test_what_is_listed_twice_is_yielded_twice() -> None:
         assert [item.id for item in await discovered(engine)] == ["1", "2", "2", "3"]
 
 
-async def test_check_says_how_many_workflows_there_are() -> None:
+async def test_check_says_how_many_workflows_there_are():
     """B9: the cheapest proof that address and key work."""
     async with ScriptedEngine(replies(200, listed("1", "2"))) as engine, connected(engine) as connector:
         assert "workflows listed: 2" in (await connector.check()).message
@@ -424,7 +422,7 @@ async def test_check_says_how_many_workflows_there_are() -> None:
 # --- runs ---
 
 
-def test_the_answer_to_a_start_names_the_run() -> None:
+def test_the_answer_to_a_start_names_the_run():
     """B1, B3: `workflow_id` is the run's id there."""
     started = read_started(STARTED)
     assert (started.run_id, started.correlation_id) == (STARTED["workflow_id"], STARTED["correlation_id"])
@@ -432,16 +430,14 @@ def test_the_answer_to_a_start_names_the_run() -> None:
     assert started.raw == STARTED
 
 
-def test_a_synchronous_start_brings_its_result_along() -> None:
+def test_a_synchronous_start_brings_its_result_along():
     """A2.3, B1: no poll is needed where the answer says it all."""
     started = read_started(STARTED | {"status": "COMPLETED", "output": {"words": 3}})
     assert started.snapshot is not None
     assert (started.snapshot.state, started.snapshot.output) == (RunState.COMPLETED, {"words": 3})
 
 
-async def test_a_synchronous_workflow_of_the_example_engine_is_finished_at_once(
-    example_engine: ExampleEngine,
-) -> None:
+async def test_a_synchronous_workflow_of_the_example_engine_is_finished_at_once(example_engine):
     """A2.3, B1: the same over the wire."""
     async with connected(example_engine, api_key=example_engine.api_key) as connector:
         definitions = [item async for item in connector.discover() if isinstance(item, WorkflowDefinition)]
@@ -457,13 +453,13 @@ async def test_a_synchronous_workflow_of_the_example_engine_is_finished_at_once(
 @pytest.mark.parametrize(
     "answer", [None, [], "x", {}, {"workflow_id": None}, {"workflow_id": ["a"]}, {"workflow_id": True}]
 )
-def test_a_start_answer_that_names_no_run_has_an_unknown_outcome(answer: Any) -> None:
+def test_a_start_answer_that_names_no_run_has_an_unknown_outcome(answer):
     """B1: the run may exist all the same."""
     with pytest.raises(OutcomeUnknown):
         read_started(answer)
 
 
-def test_a_strange_status_beside_a_run_id_does_not_lose_the_run() -> None:
+def test_a_strange_status_beside_a_run_id_does_not_lose_the_run():
     """B1: the run is known, and polling will tell about its status."""
     started = read_started(STARTED | {"status": "DREAMING", "correlation_id": ["odd"]})
     assert (started.run_id, started.correlation_id, started.snapshot) == (STARTED["workflow_id"], "", None)
@@ -480,7 +476,7 @@ def test_a_strange_status_beside_a_run_id_does_not_lose_the_run() -> None:
         ("Canceled", RunState.CANCELLED),
     ],
 )
-def test_each_status_of_the_api_has_its_state(status: str, state: RunState) -> None:
+def test_each_status_of_the_api_has_its_state(status, state):
     """B2, A8.2: in whatever case it is written."""
     assert read_snapshot({"status": status}).state is state
 
@@ -494,13 +490,13 @@ def test_each_status_of_the_api_has_its_state(status: str, state: RunState) -> N
         ([], "status request is an array"),
     ],
 )
-def test_a_status_that_means_nothing_is_an_error_that_names_it(answer: Any, complaint: str) -> None:
+def test_a_status_that_means_nothing_is_an_error_that_names_it(answer, complaint):
     """B2: never silently taken for running."""
     with pytest.raises(InvalidAnswer, match=complaint):
         read_snapshot(answer)
 
 
-def test_a_whole_status_is_read() -> None:
+def test_a_whole_status_is_read():
     """B2, B3, A7.3: times, progress, output and the raw answer."""
     answer = {
         "create_time": 1_700_000_000_000,
@@ -524,7 +520,7 @@ def test_a_whole_status_is_read() -> None:
 
 
 @pytest.mark.parametrize("time", [None, 0, -1, "soon", True, [], 10**18, 10**400, 1e300])
-def test_a_time_that_is_none_is_left_out(time: Any) -> None:
+def test_a_time_that_is_none_is_left_out(time):
     """B2, B3: nonsense in one field does not cost the status."""
     assert read_snapshot({"status": "RUNNING", "end_time": time}).finished_at is None
 
@@ -533,7 +529,7 @@ def test_a_time_that_is_none_is_left_out(time: Any) -> None:
     ("progress", "percent"),
     [(0, 0), (42.5, 42.5), (250, 100), (-1, 0), (10**400, 100), ("7", None), (True, None)],
 )
-def test_progress_is_a_percentage_or_absent(progress: Any, percent: float | None) -> None:
+def test_progress_is_a_percentage_or_absent(progress, percent):
     """A7.3: what an engine reports is kept within 0 to 100."""
     assert read_snapshot({"status": "RUNNING", "progress": progress}).progress == percent
 
@@ -552,19 +548,19 @@ def test_progress_is_a_percentage_or_absent(progress: Any, percent: float | None
         ({"error": "no\x1b[31mpaper\x00"}, "no [31mpaper"),
     ],
 )
-def test_a_failure_is_told_in_the_engines_words(answer: dict[str, Any], words: str) -> None:
+def test_a_failure_is_told_in_the_engines_words(answer, words):
     """A2.4, A7.4: wherever the engine put them."""
     assert read_snapshot(answer | {"status": "FAILED"}).error == words
 
 
-def test_a_long_failure_is_shortened_and_kept_whole_in_the_raw_answer() -> None:
+def test_a_long_failure_is_shortened_and_kept_whole_in_the_raw_answer():
     """A7.4, B3: a message stays a message."""
     snapshot = read_snapshot({"status": "FAILED", "error": "x" * 5_000 + "!"})
     assert len(snapshot.error) < 4_100 and snapshot.error.endswith("x!")
     assert snapshot.raw["error"] == "x" * 5_000 + "!"
 
 
-def test_only_failures_and_cancellations_have_an_error() -> None:
+def test_only_failures_and_cancellations_have_an_error():
     """A8.2: a running or completed run shows none."""
     assert read_snapshot({"status": "COMPLETED", "error": "ignored"}).error == ""
     assert read_snapshot({"status": "CANCELLED"}).error == "The workflow was cancelled at the engine."
@@ -577,7 +573,7 @@ def config(**settings: Any) -> SimplifiedConfig:
     return SimplifiedConfig.model_validate({"base_url": "https://engine.example.com"} | settings)
 
 
-def test_the_capabilities_follow_the_settings() -> None:
+def test_the_capabilities_follow_the_settings():
     """A8.5, B2: what is not configured is not promised."""
     sparse = SimplifiedConnector(config(cancel_path="", min_poll_seconds=2)).capabilities
     assert (sparse.idempotent_start, sparse.can_cancel, sparse.min_poll_seconds) == (False, False, 2)
@@ -585,7 +581,7 @@ def test_the_capabilities_follow_the_settings() -> None:
     assert (rich.idempotent_start, rich.can_cancel, rich.min_poll_seconds) == (True, True, 1)
 
 
-async def test_an_engine_without_a_cancel_path_says_unsupported_and_sends_nothing() -> None:
+async def test_an_engine_without_a_cancel_path_says_unsupported_and_sends_nothing():
     """A8.5: an explicit answer."""
     async with ScriptedEngine(replies(200)) as engine, connected(engine, cancel_path="") as connector:
         with pytest.raises(Unsupported):
@@ -620,7 +616,7 @@ async def test_an_engine_without_a_cancel_path_says_unsupported_and_sends_nothin
         ("colour", "red", "Extra inputs"),
     ],
 )
-def test_unusable_settings_are_refused_with_the_reason(setting: str, value: Any, complaint: str) -> None:
+def test_unusable_settings_are_refused_with_the_reason(setting, value, complaint):
     """B4: all settings are validated, with clear errors."""
     with pytest.raises(ValidationError, match=setting) as caught:
         config(**{setting: value})
@@ -628,21 +624,21 @@ def test_unusable_settings_are_refused_with_the_reason(setting: str, value: Any,
 
 
 @pytest.mark.parametrize("key", ["schlüssel-geheim", "hunter2\r\nX: y"])
-def test_an_unusable_key_is_refused_without_being_quoted(key: str) -> None:
+def test_an_unusable_key_is_refused_without_being_quoted(key):
     """B4, E6: not even a wrong key is shown."""
     with pytest.raises(ValidationError, match="printable ASCII") as caught:
         config(api_key=key)
     assert key.partition("\r")[0] not in f"{caught.value}{caught.value!r}"
 
 
-def test_every_setting_has_a_title_and_a_description() -> None:
+def test_every_setting_has_a_title_and_a_description():
     """A4.4: the admin's form explains itself."""
     fields = SimplifiedConfig.model_json_schema()["properties"]
     assert all(field.get("title") and field.get("description") for field in fields.values())
     assert fields["api_key"]["format"] == "password"
 
 
-def test_a_missing_ca_file_is_a_matter_of_configuration() -> None:
+def test_a_missing_ca_file_is_a_matter_of_configuration():
     """B4, B5: told apart from an engine that is down."""
     with pytest.raises(Misconfigured, match="CA file") as caught:
         SimplifiedConnector(config(ca_file="/no/such/file.pem", api_key="key-0123456789"))

@@ -14,14 +14,14 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
-from connectors.errors import ConnectorError, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Connector, RunRef, RunState
 from connectors.temporal.config import TemporalConfig
 from connectors.testing import Sample, everything_told_by, free_port, silent_engine, start, until_ended
 from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
-from tests.engines.temporal.server import TemporalServer, running_server, running_worker
+from tests.engines.temporal.server import running_server, running_worker
 from tests.engines.temporal.tls import Authority, Certificate, tls_proxy
 from tests.processes import ROOT, end_group
 
@@ -45,7 +45,7 @@ def shown(certificate: Certificate) -> dict[str, str]:
 
 
 @pytest.mark.e2e
-def test_what_speaks_to_engines_is_imported_only_when_a_source_is_used() -> None:
+def test_what_speaks_to_engines_is_imported_only_when_a_source_is_used():
     """E7: nobody waits at each start of a process for Temporal's SDK, or for aiohttp's certificates."""
     program = "import sys; from connectors.registry import usable_connectors; "
     program += "assert 'temporal' in usable_connectors(); print({'temporalio', 'aiohttp'} & set(sys.modules))"
@@ -58,9 +58,7 @@ def test_what_speaks_to_engines_is_imported_only_when_a_source_is_used() -> None
 # --- TLS ---
 
 
-async def test_a_service_that_wants_client_certificates_is_used_with_ours(
-    temporal_server: TemporalServer, authority: Authority
-) -> None:
+async def test_a_service_that_wants_client_certificates_is_used_with_ours(temporal_server, authority):
     """E2: mutual TLS, with the files that the source names."""
     ours = authority.issue("catalogue")
     async with (
@@ -75,8 +73,8 @@ async def test_a_service_that_wants_client_certificates_is_used_with_ours(
 
 
 async def test_a_client_certificate_that_was_renewed_on_disk_is_picked_up(
-    temporal_server: TemporalServer, authority: Authority, tmp_path: Path
-) -> None:
+    temporal_server, authority, tmp_path
+):
     """E2: whoever renews certificates need not restart us."""
     used = Certificate(tmp_path / "used.pem", tmp_path / "used.key")
 
@@ -97,9 +95,7 @@ async def test_a_client_certificate_that_was_renewed_on_disk_is_picked_up(
     assert proxy.clients == ["old", "renewed"]
 
 
-async def test_a_connection_that_is_not_to_be_says_what_to_do(
-    temporal_server: TemporalServer, authority: Authority, tmp_path: Path
-) -> None:
+async def test_a_connection_that_is_not_to_be_says_what_to_do(temporal_server, authority, tmp_path):
     """B9, E9: certificates that do not fit, TLS where there is none, and the other way round."""
     ours, ca = authority.issue("catalogue"), {"tls_ca_file": str(authority.ca)}
     other = Authority(tmp_path, "stranger").issue("other")
@@ -145,9 +141,7 @@ async def test_a_connection_that_is_not_to_be_says_what_to_do(
         ({"tls": True}, True),
     ],
 )
-def test_tls_is_on_unless_it_is_a_local_service_without_credentials(
-    settings: dict[str, Any], on: bool
-) -> None:
+def test_tls_is_on_unless_it_is_a_local_service_without_credentials(settings, on):
     """E2: a key does not travel in the clear by oversight."""
     assert TemporalConfig.model_validate({"host_port": "localhost", **settings}).uses_tls is on
 
@@ -166,7 +160,7 @@ def test_tls_is_on_unless_it_is_a_local_service_without_credentials(
         ({"api_key": "a\nb"}, "printable ASCII"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_in_words(settings: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_work_are_refused_in_words(settings, words):
     """B4, E5: when they are entered, and not when somebody needs them."""
     with pytest.raises(ValidationError, match=re.escape(words)):
         TemporalConfig.model_validate({"host_port": "localhost", **settings})
@@ -181,7 +175,7 @@ def test_settings_that_cannot_work_are_refused_in_words(settings: dict[str, Any]
         ("[::1]:17233", "[::1]:17233"),
     ],
 )
-def test_addresses_are_kept_in_one_form(given: str, kept: str) -> None:
+def test_addresses_are_kept_in_one_form(given, kept):
     """E2: whether secrets have to be entered again depends on it."""
     assert TemporalConfig(host_port=given).host_port == kept
 
@@ -229,9 +223,7 @@ async def token_server(**settings: Any) -> AsyncIterator[tuple[TokenServer, dict
         )
 
 
-async def test_a_token_is_got_once_by_client_credentials_and_sent_with_every_request(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_a_token_is_got_once_by_client_credentials_and_sent_with_every_request(temporal_server):
     """E2: OAuth client credentials; many calls at once cost one token."""
     with gateway_to(temporal_server.address) as gateway:
         gateway.keys = {"token-1-of-many"}
@@ -250,7 +242,7 @@ async def test_a_token_is_got_once_by_client_credentials_and_sent_with_every_req
     }
 
 
-async def test_a_token_is_renewed_before_it_expires(temporal_server: TemporalServer) -> None:
+async def test_a_token_is_renewed_before_it_expires(temporal_server):
     """E2: a connection that lives longer than its token goes on."""
     with gateway_to(temporal_server.address) as gateway:
         async with (
@@ -263,9 +255,7 @@ async def test_a_token_is_renewed_before_it_expires(temporal_server: TemporalSer
     assert {"token-1-of-many", "token-2-of-many", "token-3-of-many"} <= set(gateway.keys_seen)
 
 
-async def test_a_token_that_the_service_does_not_take_any_more_is_replaced_at_once(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_a_token_that_the_service_does_not_take_any_more_is_replaced_at_once(temporal_server):
     """E2: revoked early, it costs no call."""
     with gateway_to(temporal_server.address) as gateway:
         async with (
@@ -278,9 +268,7 @@ async def test_a_token_that_the_service_does_not_take_any_more_is_replaced_at_on
             assert (await until_ended(connector, run)).state is RunState.COMPLETED
 
 
-async def test_refused_client_credentials_are_rejected_without_the_secret(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_refused_client_credentials_are_rejected_without_the_secret(temporal_server):
     """E2, E6: even if the token URL quotes it."""
     async with (
         token_server() as (tokens, settings),
@@ -295,9 +283,7 @@ async def test_refused_client_credentials_are_rejected_without_the_secret(
         assert SECRET not in repr(connector) + repr(vars(connector))
 
 
-async def test_a_token_url_that_is_down_means_that_nothing_was_started(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_a_token_url_that_is_down_means_that_nothing_was_started(temporal_server):
     """A7.2: a start without a token may be repeated."""
     settings = {
         "oauth_url": f"http://127.0.0.1:{free_port()}/token",
@@ -321,9 +307,7 @@ async def state_once_reached(connector: Connector, run: RunRef) -> RunState:
 
 
 @pytest.mark.engines
-async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs_go_on(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs_go_on(tmp_path):
     """A7.2, A8.3: the connection is made anew by itself, and the run's result arrives."""
     port, database = free_port(), tmp_path / "temporal.sqlite3"
     async with connector_to(f"127.0.0.1:{port}", timeout_seconds=1) as connector:
@@ -350,7 +334,7 @@ async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs
                 assert (await until_ended(connector, run)).output == {"notes": [], "total": 0}
 
 
-async def test_reads_are_repeated_as_often_as_the_source_says(temporal_server: TemporalServer) -> None:
+async def test_reads_are_repeated_as_often_as_the_source_says(temporal_server):
     """E2: retry options; a service that is busy for a moment costs nothing but the moment."""
     with gateway_to(temporal_server.address) as gateway:
         settings = {"retry_initial_seconds": 0.01, "retry_maximum_attempts": 3}
@@ -376,9 +360,7 @@ async def test_reads_are_repeated_as_often_as_the_source_says(temporal_server: T
         (grpc.StatusCode.NOT_FOUND, NotFound),
     ],
 )
-async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
-    temporal_server: TemporalServer, status: grpc.StatusCode, error: type[ConnectorError]
-) -> None:
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(temporal_server, status, error):
     """A2.3: a failed one is polled again."""
     with gateway_to(temporal_server.address) as gateway:
         settings = {"retry_initial_seconds": 0.01, "retry_maximum_attempts": 2}
@@ -404,8 +386,8 @@ async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
     ],
 )
 async def test_each_refusal_of_a_start_says_whether_something_may_have_happened(
-    temporal_server: TemporalServer, status: grpc.StatusCode, error: type[ConnectorError]
-) -> None:
+    temporal_server, status, error
+):
     """A7.2: and tells the service's own words."""
     with gateway_to(temporal_server.address) as gateway:
         gateway.refused = {"StartWorkflowExecution": [status] * 20}
@@ -415,7 +397,7 @@ async def test_each_refusal_of_a_start_says_whether_something_may_have_happened(
                 await start(connector, ECHO)
 
 
-async def test_a_silent_service_costs_everybody_one_time_limit() -> None:
+async def test_a_silent_service_costs_everybody_one_time_limit():
     """E7: those who wait for a connection share its outcome."""
     loop = asyncio.get_running_loop()
     async with (
@@ -430,9 +412,7 @@ async def test_a_silent_service_costs_everybody_one_time_limit() -> None:
     assert "no response within 0.3 s" in checks[0].message
 
 
-async def test_definitions_that_cannot_be_used_do_not_make_the_service_unhealthy(
-    temporal_server: TemporalServer, tmp_path: Path
-) -> None:
+async def test_definitions_that_cannot_be_used_do_not_make_the_service_unhealthy(temporal_server, tmp_path):
     """B5: what is wrong with a file is a matter of the refresh."""
     file = tmp_path / "workflows.yaml"
     file.write_text("workflows: [")

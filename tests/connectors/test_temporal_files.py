@@ -215,7 +215,7 @@ def test_everything_that_is_optional_reaches_the_definition():
         ({"type": "object"}, "object", {"type": "object"}),
     ],
 )
-def test_an_input_without_fields_is_nothing_or_anything(block: Any, passed_as: str, schema: dict[str, Any]):
+def test_an_input_without_fields_is_nothing_or_anything(block, passed_as, schema):
     """E1: one with a type but no fields may be any object."""
     workflow = one(**({"input": block} if block else {}))
     assert workflow.input_schema == schema
@@ -241,9 +241,7 @@ def test_positional_arguments_keep_the_order_of_the_fields():
         ("", "cache: {}", None),
     ],
 )
-def test_a_workflow_is_cached_as_it_says_itself_or_as_the_file_says(
-    cache: str, own: str, seconds: int | None
-):
+def test_a_workflow_is_cached_as_it_says_itself_or_as_the_file_says(cache, own, seconds):
     """E4: the file can switch caching off as a whole."""
     entry = f"workflows: {{Pay: {{purpose: Pays., taskQueue: money{', ' + own if own else ''}}}}}"
     assert read(f"{cache}\n{entry}").workflows[0].cache_seconds == seconds
@@ -282,7 +280,7 @@ JSON = st.recursive(
 
 @settings(max_examples=examples(200))
 @given(JSON)
-def test_what_is_written_is_read_as_the_same(value: Any):
+def test_what_is_written_is_read_as_the_same(value):
     """E1: also texts that another reader of YAML takes for numbers or dates."""
     assert read_document(write_document({"value": value}).encode()).value == {"value": value}
 
@@ -301,7 +299,7 @@ async def listed(**settings: Any) -> list[Any]:
     return [item async for item in list_declared(config)]
 
 
-async def test_a_source_lists_what_its_text_or_its_file_declares(tmp_path: Path):
+async def test_a_source_lists_what_its_text_or_its_file_declares(tmp_path):
     """E1, E10: the file is read anew each time."""
     file = tmp_path / "workflows.yaml"
     file.write_text("workflows: {A: {purpose: P., taskQueue: q}}")
@@ -311,7 +309,7 @@ async def test_a_source_lists_what_its_text_or_its_file_declares(tmp_path: Path)
     assert [item.name for item in await listed(definitions=EXAMPLE.partition("workflows:")[1] + " {}")] == []
 
 
-async def test_a_file_that_names_another_connection_is_not_passed_over_in_silence(tmp_path: Path):
+async def test_a_file_that_names_another_connection_is_not_passed_over_in_silence(tmp_path):
     """E10: the source's own settings hold; that they differ is listed as skipped."""
     file = tmp_path / "workflows.yml"
     file.write_text(EXAMPLE)
@@ -334,7 +332,7 @@ async def test_a_file_that_names_another_connection_is_not_passed_over_in_silenc
         ("a\0b.yaml", "cannot be opened."),
     ],
 )
-async def test_only_files_are_read(tmp_path: Path, name: str, told: str):
+async def test_only_files_are_read(tmp_path, name, told):
     """E5: a pipe would keep the listing waiting for ever."""
     import os
 
@@ -348,7 +346,7 @@ async def test_only_files_are_read(tmp_path: Path, name: str, told: str):
         read_file("workflows.yaml")
 
 
-async def test_a_broken_file_is_told_by_line_and_key(tmp_path: Path):
+async def test_a_broken_file_is_told_by_line_and_key(tmp_path):
     """E5, E10."""
     file = tmp_path / "workflows.yaml"
     file.write_text(changed('taskQueue: "chat-queue"', 'taskQeue: "chat-queue"'))

@@ -168,7 +168,7 @@ def changed(old: str, new: str) -> str:
          "name if it differs from the host."),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
+def test_a_mistake_is_told_with_its_line_and_key(old, new, told):
     """E5: and what is probably meant."""
     assert told in refusals(changed(old, new))
 
@@ -183,7 +183,7 @@ def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
         ("{type: array}", "must be a field of the type string, number or integer, and not nullable"),
     ],
 )
-def test_a_workflow_id_is_made_only_of_what_every_call_has(field: str, told: str):
+def test_a_workflow_id_is_made_only_of_what_every_call_has(field, told):
     """E5: what every call without it, or with a strange value, would fail by is said at once."""
     (refusal,) = refusals(ORDER.format(field))
     assert refusal == f"line 5, workflows.Order.workflowId: {{o}} {told}."
@@ -193,7 +193,7 @@ def test_a_workflow_id_is_made_only_of_what_every_call_has(field: str, told: str
     ("field", "defaults"),
     [("The order.", None), ("{type: integer}", None), ("{default: 7, type: integer}", {"o": 7})],
 )
-def test_a_workflow_id_may_be_made_of_a_field_with_a_value_in_every_call(field: str, defaults: object):
+def test_a_workflow_id_may_be_made_of_a_field_with_a_value_in_every_call(field, defaults):
     """E5."""
     (order,) = read_definitions(ORDER.format(field).encode()).workflows
     assert order.metadata["temporal"].get("workflow_id_defaults") == defaults
@@ -232,7 +232,7 @@ def test_a_workflow_id_may_be_made_of_a_field_with_a_value_in_every_call(field: 
         ("a: b\n" + "#" * MAX_BYTES, "line 1: larger than the maximum of 1,048,576 bytes."),
     ],
 )  # fmt: skip
-def test_what_is_no_usable_yaml_is_refused_by_its_line(text: str | bytes, told: str):
+def test_what_is_no_usable_yaml_is_refused_by_its_line(text, told):
     """E5."""
     assert told in refusals(text)
 
@@ -283,7 +283,7 @@ def test_every_mistake_is_told_at_once_up_to_a_limit():
         f"&{SECRET}% x",
     ],
 )  # fmt: skip
-def test_no_secret_stands_in_a_refusal(auth: str):
+def test_no_secret_stands_in_a_refusal(auth):
     """E5, E6: wherever in its block it may have got."""
     told = refusals(f"temporal:\n  hostPort: localhost\n  auth: {auth}\nworkflows: {{}}\n")
     assert told and SECRET not in "".join(told)
@@ -295,7 +295,7 @@ def test_no_secret_stands_in_a_refusal(auth: str):
 @example("%YAML 99999999999999999999.1\n--- a")
 @example("\ud800")
 @example("a: !<%ff> b")
-def test_no_text_does_anything_but_be_refused(text: str | bytes):
+def test_no_text_does_anything_but_be_refused(text):
     """E5: whatever it is, the reason has a line."""
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     with pytest.raises(UnusableText) as refused:
@@ -305,7 +305,7 @@ def test_no_text_does_anything_but_be_refused(text: str | bytes):
 
 @settings(max_examples=examples(150))
 @given(st.data())
-def test_no_mistake_in_the_example_does_anything_but_be_refused(data: st.DataObject):
+def test_no_mistake_in_the_example_does_anything_but_be_refused(data):
     """E5: lines lost, doubled, moved or indented, and characters put in."""
     lines = EXAMPLE.splitlines()
     for _ in range(data.draw(st.integers(1, 4))):

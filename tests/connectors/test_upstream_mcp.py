@@ -84,9 +84,7 @@ async def call(
     return started.snapshot
 
 
-async def test_tools_of_all_pages_become_workflows_with_what_is_said_of_them(
-    connect: Connect,
-) -> None:
+async def test_tools_of_all_pages_become_workflows_with_what_is_said_of_them(connect):
     """A1.1, A6.1, B10: schemas, hints and how to call it; a tool may go without a description."""
     async with connect() as connector:
         items = [item async for item in connector.discover()]
@@ -101,7 +99,7 @@ async def test_tools_of_all_pages_become_workflows_with_what_is_said_of_them(
     assert found["show"].description == "No description."
 
 
-async def test_a_result_keeps_every_block_and_its_structure(connect: Connect) -> None:
+async def test_a_result_keeps_every_block_and_its_structure(connect):
     """A2.3: nothing of what the server answers is lost."""
     async with connect() as connector:
         shown, measured = await call(connector, "show"), await call(connector, "measure", sentence="tea")
@@ -110,20 +108,20 @@ async def test_a_result_keeps_every_block_and_its_structure(connect: Connect) ->
     assert measured.output == {"letters": 3}
 
 
-async def test_structure_that_breaks_the_servers_own_schema_is_handed_on_as_it_is(connect: Connect) -> None:
+async def test_structure_that_breaks_the_servers_own_schema_is_handed_on_as_it_is(connect):
     """A2.4: who promised the schema to our callers checks it; here no answer is lost for it."""
     async with connect() as connector:
         assert (await call(connector, "lie")).output == {"n": "many"}
 
 
-async def test_many_calls_at_once_share_a_connection_and_each_gets_its_own_answer(connect: Connect) -> None:
+async def test_many_calls_at_once_share_a_connection_and_each_gets_its_own_answer(connect):
     """A7.6: calls do not wait for each other."""
     async with connect() as connector:
         answers = await asyncio.gather(*(call(connector, "measure", sentence="x" * n) for n in range(60)))
     assert [answer.output["letters"] for answer in answers] == list(range(60))
 
 
-async def test_a_flood_of_an_answer_costs_its_own_call_only(connect: Connect) -> None:
+async def test_a_flood_of_an_answer_costs_its_own_call_only(connect):
     """A7.6: the call beside it goes on and ends."""
     async with connect(max_response_bytes=100_000) as connector:
         beside = asyncio.create_task(call(connector, "last", seconds=1))
@@ -132,7 +130,7 @@ async def test_a_flood_of_an_answer_costs_its_own_call_only(connect: Connect) ->
         assert (await beside).output == "It has lasted."
 
 
-async def test_progress_keeps_a_call_alive_and_silence_ends_it(connect: Connect) -> None:
+async def test_progress_keeps_a_call_alive_and_silence_ends_it(connect):
     """A7.1, A7.2: a long call is not given up as long as the server says how far it is."""
     told: list[RunSnapshot] = []
     async with connect(call_timeout_seconds=0.8) as connector:
@@ -143,7 +141,7 @@ async def test_progress_keeps_a_call_alive_and_silence_ends_it(connect: Connect)
             await call(connector, "sleep", seconds=30)
 
 
-async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -> None:
+async def test_questions_of_the_server_are_declined_in_words(connect):
     """B10: a call without a caller that could answer them."""
     async with connect() as connector:
         try:
@@ -155,9 +153,7 @@ async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -
 
 @pytest.mark.engines
 @pytest.mark.parametrize("eras", [("2025", "2025"), ("2026", "2025"), ("2025", "2026")])
-async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_next_call(
-    tmp_path: Path, eras: tuple[str, str]
-) -> None:
+async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_next_call(tmp_path, eras):
     """A5.1: sessions are begun anew, whatever the server speaks now."""
     port = free_port()
     async with connected(url=f"http://127.0.0.1:{port}/mcp", bearer_token=KEY) as connector:
@@ -170,9 +166,7 @@ async def test_a_server_that_was_restarted_or_replaced_meanwhile_answers_the_nex
 
 @pytest.mark.engines
 @pytest.mark.parametrize("path", ["/mcp/", "/mcp", "/"])
-async def test_server_and_token_url_are_asked_at_the_very_address_that_was_typed(
-    tmp_path: Path, path: str
-) -> None:
+async def test_server_and_token_url_are_asked_at_the_very_address_that_was_typed(tmp_path, path):
     """A5.1, E6: to a server that answers at one of them only, `/mcp` and `/mcp/` are two addresses."""
 
     async def give_one(received: Received, writer: asyncio.StreamWriter) -> None:
@@ -201,9 +195,7 @@ async def test_server_and_token_url_are_asked_at_the_very_address_that_was_typed
         ("mcp.example.com/mcp/", "http:// or https://"),
     ],
 )
-async def test_an_unusable_address_is_refused_without_quoting_it(
-    setting: str, address: str, complaint: str
-) -> None:
+async def test_an_unusable_address_is_refused_without_quoting_it(setting, address, complaint):
     """B4, E6: a password or key in an address is not repeated."""
     settings = {"url": "https://mcp.example.com/mcp", setting: address}
     with pytest.raises(ValidationError, match=complaint) as caught:
@@ -211,9 +203,7 @@ async def test_an_unusable_address_is_refused_without_quoting_it(
     assert "hunter2" not in str(caught.value)
 
 
-async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_is_refused(
-    mcp_servers: dict[str, ManyToolsServer],
-) -> None:
+async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_is_refused(mcp_servers):
     """E6: no token of ours has to be kept, and none shows."""
     tokens = iter(["outdated-token-0123456789", KEY])
 
@@ -234,7 +224,7 @@ async def test_an_access_token_is_got_by_client_credentials_and_renewed_when_it_
     assert b"grant_type=client_credentials" in issuer.received[0].body
 
 
-async def test_the_token_goes_into_the_header_that_the_server_wants() -> None:
+async def test_the_token_goes_into_the_header_that_the_server_wants():
     """A5.1: servers with API keys of their own are served, too."""
     async with ScriptedEngine(replies(403, {"error": "no"})) as engine:
         settings = {"authorization_header": "X-API-Key", "authorization_scheme": "", "bearer_token": "key-1"}
@@ -245,7 +235,7 @@ async def test_the_token_goes_into_the_header_that_the_server_wants() -> None:
     assert "authorization" not in engine.received[0].headers
 
 
-async def test_a_redirect_to_another_origin_is_not_followed() -> None:
+async def test_a_redirect_to_another_origin_is_not_followed():
     """E6: credentials are meant for the configured address only."""
 
     async def lead_astray(received: Received, writer: asyncio.StreamWriter) -> None:
@@ -263,7 +253,7 @@ async def test_a_redirect_to_another_origin_is_not_followed() -> None:
     assert "secret=1" not in str(caught.value)
 
 
-async def test_a_server_that_is_busy_says_when_to_come_back() -> None:
+async def test_a_server_that_is_busy_says_when_to_come_back():
     """A7.2: nothing was started, so the call may be made again."""
     async with (
         ScriptedEngine(replies(503, {"error": "busy"}, retry_after="7")) as engine,
@@ -274,7 +264,7 @@ async def test_a_server_that_is_busy_says_when_to_come_back() -> None:
     assert caught.value.retry_after == 7
 
 
-async def test_a_cloud_metadata_address_is_not_contacted() -> None:
+async def test_a_cloud_metadata_address_is_not_contacted():
     """E6: the address policy holds for MCP servers as for other engines."""
     with pytest.raises(ValidationError, match="link-local"):
         McpConfig(url="http://169.254.169.254/mcp")
@@ -291,15 +281,13 @@ async def test_a_cloud_metadata_address_is_not_contacted() -> None:
         ),
     ],
 )
-async def test_only_what_the_operator_allows_can_be_started(
-    allowed: Callable[..., None], settings: dict[str, Any], complaint: str
-) -> None:
+async def test_only_what_the_operator_allows_can_be_started(allowed, settings, complaint):
     """E6, B4: whoever may edit sources may not start programs of their own."""
     with pytest.raises(Misconfigured, match=complaint):
         McpConnector(McpConfig(transport="stdio", **settings))
 
 
-async def test_a_command_that_is_not_there_is_said_to_be_missing(allowed: Callable[..., None]) -> None:
+async def test_a_command_that_is_not_there_is_said_to_be_missing(allowed):
     """B5: a wrong setting is told apart from an engine that is down."""
     allowed("gone", ["/no/such/program"])
     async with connected(transport="stdio", command="gone") as connector:
@@ -309,9 +297,7 @@ async def test_a_command_that_is_not_there_is_said_to_be_missing(allowed: Callab
 
 
 @pytest.mark.engines
-async def test_a_program_gets_none_of_our_secrets_but_those_of_its_source(
-    allowed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_gets_none_of_our_secrets_but_those_of_its_source(allowed, monkeypatch):
     """E6: what our own process knows stays there; an echo of the source's secret is masked."""
     monkeypatch.setenv("SECRET_KEY", "ours")
     monkeypatch.setenv("DATABASE_URL", "postgres://ours")
@@ -323,7 +309,7 @@ async def test_a_program_gets_none_of_our_secrets_but_those_of_its_source(
 
 
 @pytest.mark.engines
-async def test_what_a_program_started_ends_with_it(allowed: Callable[..., None], tmp_path: Path) -> None:
+async def test_what_a_program_started_ends_with_it(allowed, tmp_path):
     """B10: nothing is left of a source that was closed."""
     noted = tmp_path / "pid"
     script = 'sleep 600 & echo $! > "$0"; exec "$@"'
@@ -337,9 +323,7 @@ async def test_what_a_program_started_ends_with_it(allowed: Callable[..., None],
 
 
 @pytest.mark.engines
-async def test_a_program_that_dies_is_started_again_and_one_that_always_does_is_given_time(
-    allowed: Callable[..., None],
-) -> None:
+async def test_a_program_that_dies_is_started_again_and_one_that_always_does_is_given_time(allowed):
     """A5.1: a crash costs the call that it met, and a broken command no machine's time."""
     allowed("broken", [sys.executable, "-c", "import sys; sys.exit('No licence was found.')"])
     async with connected(transport="stdio", command="many-tools") as connector:
@@ -357,7 +341,7 @@ async def test_a_program_that_dies_is_started_again_and_one_that_always_does_is_
 
 
 @pytest.mark.engines
-async def test_sources_never_share_a_program(allowed: Callable[..., None]) -> None:
+async def test_sources_never_share_a_program(allowed):
     """E6: what one source tells its program, another one does not get to see."""
     settings = {"transport": "stdio", "command": "many-tools"}
     async with connected(**settings) as one, connected(**settings) as another:
@@ -367,7 +351,7 @@ async def test_sources_never_share_a_program(allowed: Callable[..., None]) -> No
     assert len(mine) == 2
 
 
-async def test_the_server_gets_the_trace_context_of_the_request_that_caused_the_call() -> None:
+async def test_the_server_gets_the_trace_context_of_the_request_that_caused_the_call():
     """B9: in `_meta`, as MCP has it."""
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with ScriptedEngine(replies(403, {"error": "no"})) as engine:

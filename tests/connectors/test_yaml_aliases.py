@@ -39,7 +39,7 @@ HOSTILE = {
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_text_that_multiplies_itself_is_refused(text: str) -> None:
+def test_a_text_that_multiplies_itself_is_refused(text):
     """H14."""
     for fast in (False, True):
         with pytest.raises(UnusableText):
@@ -48,7 +48,7 @@ def test_a_text_that_multiplies_itself_is_refused(text: str) -> None:
         read_values(text.encode(), limits=LIMITS, object_of=dict)
 
 
-def test_aliases_that_spare_some_lines_are_followed() -> None:
+def test_aliases_that_spare_some_lines_are_followed():
     text = "a: &a {x: 1, y: [1, 2, 3]}\n" + "".join(f"k{n}: *a\n" for n in range(1_000))
     read = read_document(text.encode(), limits=LIMITS).value
     assert len(read) == 1_001 and read["k999"] == {"x": 1, "y": [1, 2, 3]}
@@ -56,6 +56,6 @@ def test_aliases_that_spare_some_lines_are_followed() -> None:
     assert merged["b"] == {"x": 1, "y": 2}
 
 
-def test_a_long_text_without_aliases_is_not_measured_by_them() -> None:
+def test_a_long_text_without_aliases_is_not_measured_by_them():
     text = "[" + ",".join(["1"] * 100_000) + "]"
     assert len(read_document(text.encode(), limits=LIMITS, fast=True).value) == 100_000

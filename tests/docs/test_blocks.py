@@ -30,7 +30,7 @@ SECRET = "secret-0123456789"
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.path.name)
-def test_what_readers_copy_works(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_readers_copy_works(page, tmp_path, monkeypatch):
     def refused() -> Iterator[tuple[str, str]]:
         for place, text, check in checks(page):
             try:

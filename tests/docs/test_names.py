@@ -32,7 +32,7 @@ def lines(files: list[Path]) -> Iterator[tuple[str, str]]:
                 yield f"{file.relative_to(ROOT)}:{number}", line
 
 
-def test_links_lead_to_pages_headings_and_files() -> None:
+def test_links_lead_to_pages_headings_and_files():
     anchors = {page.path: page.anchors for page in PAGES}
 
     def broken() -> Iterator[tuple[str, str]]:
@@ -47,7 +47,7 @@ def test_links_lead_to_pages_headings_and_files() -> None:
     report(broken())
 
 
-def test_every_page_and_picture_is_shown() -> None:
+def test_every_page_and_picture_is_shown():
     with (ROOT / "deploy" / "site" / "zensical.toml").open("rb") as file:
         nav = re.findall(r"'([\w/-]+\.md)'", str(tomllib.load(file)["project"]["nav"]))
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} | {"decisions/index.md"}
@@ -59,7 +59,7 @@ def test_every_page_and_picture_is_shown() -> None:
     report((str(path.relative_to(ROOT)), "no page links to it: link to it, or delete it") for path in lost)
 
 
-def test_parts_of_the_code_that_its_guides_name_are_there() -> None:
+def test_parts_of_the_code_that_its_guides_name_are_there():
     words = {word for path in CODE for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     guides = [page for page in PAGES if page.path.name in ("architecture.md", "CONTRIBUTING.md")]
     report(
@@ -69,7 +69,7 @@ def test_parts_of_the_code_that_its_guides_name_are_there() -> None:
     )
 
 
-def test_files_and_tests_that_texts_name_are_there() -> None:
+def test_files_and_tests_that_texts_name_are_there():
     def missing() -> Iterator[tuple[str, str]]:
         for place, name in (code for page in NOW for code in page.code):
             if re.fullmatch(r"\w+\.py", name) and not listed(name, f"*/{name}"):
@@ -85,7 +85,7 @@ def test_files_and_tests_that_texts_name_are_there() -> None:
     report(missing())
 
 
-def test_settings_and_targets_that_texts_name_are_there() -> None:
+def test_settings_and_targets_that_texts_name_are_there():
     report(
         (place, f"there is no setting {name}: see docs/settings.md")
         for place, line in lines([page.path for page in GUIDES])
@@ -99,7 +99,7 @@ def test_settings_and_targets_that_texts_name_are_there() -> None:
     )
 
 
-def test_commands_that_pages_mention_are_there_with_their_options() -> None:
+def test_commands_that_pages_mention_are_there_with_their_options():
     def wrong() -> Iterator[tuple[str, str]]:
         for place, text in (code for page in NOW for code in page.code):
             program, name, rest = re.findall(r"(?s)^(.*manage\.py |workflow-catalogue )?(\w*)(.*)", text)[0]
@@ -112,7 +112,7 @@ def test_commands_that_pages_mention_are_there_with_their_options() -> None:
     report(wrong())
 
 
-def test_every_command_alert_and_key_of_a_file_is_explained() -> None:
+def test_every_command_alert_and_key_of_a_file_is_explained():
     shown = "\n".join(text for page in GUIDES for _, text, *_ in [*page.code, *page.blocks])
     (group,) = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
     names = {path.stem: "command" for path in ROOT.glob("*/management/commands/[!_]*.py")}

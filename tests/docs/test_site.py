@@ -10,7 +10,7 @@ from tests.processes import ROOT
 
 
 @pytest.mark.e2e
-def test_the_site_is_built_and_no_page_asks_another_host() -> None:
+def test_the_site_is_built_and_no_page_asks_another_host():
     make = ["make", "site", f"PYTHON={sys.executable}"]
     built = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr

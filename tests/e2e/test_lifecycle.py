@@ -69,7 +69,7 @@ async def test_run_nobody_waits_for_ends_correctly_though_the_worker_was_killed(
 
 
 @pytest.mark.timeout(240)
-def test_ctrl_c_ends_everything_without_an_error(first_start: FirstStart) -> None:
+def test_ctrl_c_ends_everything_without_an_error(first_start):
     # Called by another make, or where SIGINT is ignored, make has a word of its own to say about its folder.
     told = [line for line in first_start.output.splitlines() if not line.startswith("make")]
     assert told[-1] == "Stopped."

@@ -21,7 +21,6 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     AudioContent,
     CallToolResult,
-    ContentBlock,
     EmbeddedResource,
     ImageContent,
     InputRequiredResult,
@@ -46,31 +45,31 @@ server = MCPServer("conformance")
 
 
 @server.tool(structured_output=False)
-def test_simple_text() -> str:
+def test_simple_text():
     """Answers with one sentence."""
     return "This is a simple text response for testing."
 
 
 @server.tool(structured_output=False)
-def test_image_content() -> ImageContent:
+def test_image_content():
     """Answers with a picture."""
     return ImageContent(data=PNG, mime_type="image/png")
 
 
 @server.tool(structured_output=False)
-def test_audio_content() -> AudioContent:
+def test_audio_content():
     """Answers with a sound."""
     return AudioContent(data=WAV, mime_type="audio/wav")
 
 
 @server.tool(structured_output=False)
-def test_embedded_resource() -> EmbeddedResource:
+def test_embedded_resource():
     """Answers with a resource."""
     return _resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
 
 
 @server.tool(structured_output=False)
-def test_multiple_content_types() -> list[ContentBlock]:
+def test_multiple_content_types():
     """Answers with a text, a picture and a resource."""
     return [
         TextContent(text="Multiple content types test:"),
@@ -80,14 +79,14 @@ def test_multiple_content_types() -> list[ContentBlock]:
 
 
 @server.tool(structured_output=False)
-def test_error_handling() -> CallToolResult:
+def test_error_handling():
     """Always fails."""
     text = TextContent(text="This tool intentionally returns an error for testing")
     return CallToolResult(content=[text], is_error=True)
 
 
 @server.tool(structured_output=False)
-async def test_tool_with_progress(context: Context) -> str:
+async def test_tool_with_progress(context):
     """Tells its progress three times."""
     for percent in (0, 50, 100):
         await context.report_progress(percent, 100, f"{percent} of 100")
@@ -96,7 +95,7 @@ async def test_tool_with_progress(context: Context) -> str:
 
 
 @server.tool(structured_output=False)
-async def test_tool_with_logging(context: Context) -> str:
+async def test_tool_with_logging(context):
     """Logs three times."""
     for words in ("execution started", "processing data", "execution completed"):
         await _log(context, f"Tool {words}")
@@ -105,7 +104,7 @@ async def test_tool_with_logging(context: Context) -> str:
 
 
 @server.tool(structured_output=False)
-async def test_logging_tool(context: Context) -> str:
+async def test_logging_tool(context):
     """Logs once."""
     await _log(context, "Here")
     return "Done."
@@ -168,61 +167,61 @@ def _ask(context: Context, *rounds: dict[str, dict[str, Any]]) -> Answer:
 
 
 @server.tool(structured_output=False)
-def test_elicitation(message: str, context: Context) -> Answer:
+def test_elicitation(message, context):
     """Asks its user."""
     return _ask(context, {"user": _question(message, username=TEXT, email=TEXT)})
 
 
 @server.tool(structured_output=False)
-def test_sampling(prompt: str, context: Context) -> Answer:
+def test_sampling(prompt, context):
     """Asks a model."""
     return _ask(context, {"model": _sample(prompt)})
 
 
 @server.tool(structured_output=False)
-def test_elicitation_sep1034_defaults(context: Context) -> Answer:
+def test_elicitation_sep1034_defaults(context):
     """Asks with a default for each field."""
     return _ask(context, {"user": _question("Please check", **DEFAULTS)})
 
 
 @server.tool(structured_output=False)
-def test_elicitation_sep1330_enums(context: Context) -> Answer:
+def test_elicitation_sep1330_enums(context):
     """Asks for choices of each kind."""
     return _ask(context, {"user": _question("Please choose", **ENUMS)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_elicitation(context: Context) -> Answer:
+def test_input_required_result_elicitation(context):
     """Asks its user."""
     return _ask(context, {"user_name": _question("What is your name?", name=TEXT)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_sampling(context: Context) -> Answer:
+def test_input_required_result_sampling(context):
     """Asks a model."""
     return _ask(context, {"capital_question": _sample("What is the capital of France?")})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_list_roots(context: Context) -> Answer:
+def test_input_required_result_list_roots(context):
     """Asks for folders."""
     return _ask(context, {"client_roots": ROOTS})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_request_state(context: Context) -> Answer:
+def test_input_required_result_request_state(context):
     """Asks, with a state."""
     return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_tampered_state(context: Context) -> Answer:
+def test_input_required_result_tampered_state(context):
     """Asks, with a state that the product makes its own of."""
     return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_multiple_inputs(context: Context) -> Answer:
+def test_input_required_result_multiple_inputs(context):
     """Asks for three things at once."""
     name = _question("What is your name?", name=TEXT)
     return _ask(
@@ -231,14 +230,14 @@ def test_input_required_result_multiple_inputs(context: Context) -> Answer:
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_multi_round(context: Context) -> Answer:
+def test_input_required_result_multi_round(context):
     """Asks twice."""
     colour = _question("Step 2: What is your favorite color?", color=TEXT)
     return _ask(context, {"step1": _question("Step 1: What is your name?", name=TEXT)}, {"step2": colour})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_capabilities(context: Context) -> Answer:
+def test_input_required_result_capabilities(context):
     """Asks only for what the client says it can answer."""
     capabilities = context.client_capabilities
     asked = {}
@@ -250,7 +249,7 @@ def test_input_required_result_capabilities(context: Context) -> Answer:
 
 
 @server.tool(structured_output=False)
-def test_missing_capability(context: Context) -> str:
+def test_missing_capability(context):
     """Needs a client with a model."""
     capabilities = context.client_capabilities
     if capabilities is None or capabilities.sampling is None:
@@ -274,20 +273,20 @@ def multi_input(context: Context) -> Answer:
 
 
 @server.prompt()
-def test_prompt_with_embedded_resource(resourceUri: str) -> UserMessage:  # noqa: N803 - the suite's name
+def test_prompt_with_embedded_resource(resourceUri):  # noqa: N803 - the suite's name
     """Has a resource in its message."""
     return UserMessage(_resource(resourceUri, "text/plain", "Embedded resource content for testing."))
 
 
 @server.prompt()
-def test_prompt_with_image() -> list[UserMessage]:
+def test_prompt_with_image():
     """Has a picture in its message."""
     picture = ImageContent(data=PNG, mime_type="image/png")
     return [UserMessage(picture), UserMessage("Please analyze the image above.")]
 
 
 @server.prompt()
-def test_input_required_result_prompt(context: Context) -> list[UserMessage] | InputRequiredResult:
+def test_input_required_result_prompt(context):
     """Asks its user before it answers."""
     if context.input_responses:
         (answer,) = context.input_responses.values()

@@ -55,7 +55,7 @@ def groups_of(user: User) -> set[str]:
     return set(user.groups.values_list("name", flat=True))
 
 
-def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name() -> None:
+def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name():
     user = log_in("7", "platform", email="ada@example.com", email_verified=True)
     assert (user.username, user.email, user.is_staff, user.is_superuser) == (
         "ada",
@@ -72,7 +72,7 @@ def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name
     ]
 
 
-def test_groups_follow_the_provider_and_others_stay() -> None:
+def test_groups_follow_the_provider_and_others_stay():
     user = log_in("7", "platform")
     user.groups.add(Group.objects.get(name="Local"))
     assert groups_of(log_in("7", "nights", "unknown")) == {"Operator", "Local"}
@@ -87,13 +87,13 @@ def test_groups_follow_the_provider_and_others_stay() -> None:
 @pytest.mark.parametrize(
     "groups", [None, "platform", {"platform": 1}, [1, "platform"], ["PLATFORM"]], ids=str
 )
-def test_only_groups_that_the_setting_names_count(groups: Any) -> None:
+def test_only_groups_that_the_setting_names_count(groups):
     User.objects.create(username="ada")
     expected = {"Curator"} if groups in ("platform", [1, "platform"]) else set()
     assert groups_of(log_in("7", groups=groups)) == expected
 
 
-def test_a_group_that_does_not_exist_gives_nothing(settings: Settings) -> None:
+def test_a_group_that_does_not_exist_gives_nothing(settings):
     settings.CATALOGUE = settings.CATALOGUE | {"login_groups": {"platform": "Nowhere"}}
     assert groups_of(log_in("7", "platform")) == set()
 
@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_who_has_no_account_here_is_refused_and_nothing_is_kept(settings: Settings, case: str) -> None:
+def test_who_has_no_account_here_is_refused_and_nothing_is_kept(settings, case):
     User.objects.create(username="root", is_superuser=True, email="two@example.com")
     User.objects.create(username="disabled", is_active=False, email="two@example.com")
     changes, claims, words = REFUSED[case]
@@ -129,7 +129,7 @@ def test_who_has_no_account_here_is_refused_and_nothing_is_kept(settings: Settin
 @pytest.mark.parametrize(
     "sub", ["", " ", "\t", "\u200b", "7\u200b", " 7", "7\n", "7\0", "7" * 256, 7, 0, True, None, [], {}]
 )
-def test_a_subject_that_is_no_text_of_visible_characters_is_nobody(sub: Any) -> None:
+def test_a_subject_that_is_no_text_of_visible_characters_is_nobody(sub):
     """H17: several people could share it."""
     with pytest.raises(LoginRefused):
         log_in(sub, "platform")
@@ -145,7 +145,7 @@ def test_a_subject_that_is_no_text_of_visible_characters_is_nobody(sub: Any) -> 
         ("ana_1", "ana_l"), ("paul", "pau1"), ("\u0438\u0432\u0430\u043d", "\u0438\u0432a\u043d"),
     ],
 )  # fmt: skip
-def test_a_first_login_makes_no_account_that_looks_like_another(known: str, name: str) -> None:
+def test_a_first_login_makes_no_account_that_looks_like_another(known, name):
     """H17. The account that there is may belong to somebody else."""
     User.objects.create_user(known)
     with pytest.raises(LoginRefused):
@@ -161,12 +161,12 @@ def test_a_first_login_makes_no_account_that_looks_like_another(known: str, name
         ("\u0438\u0432\u0430\u043d", "\u0438\u0432\u0430\u043d\u0430"),
     ],
 )  # fmt: skip
-def test_names_that_differ_visibly_are_accounts_of_their_own(known: str, name: str) -> None:
+def test_names_that_differ_visibly_are_accounts_of_their_own(known, name):
     User.objects.create_user(known)
     assert log_in("8", "platform", name=name).username == name
 
 
-def test_of_two_first_logins_with_names_that_look_alike_one_gets_an_account() -> None:
+def test_of_two_first_logins_with_names_that_look_alike_one_gets_an_account():
     meeting = Barrier(2)
 
     def log_in_at_once(name: str) -> bool:
@@ -183,7 +183,7 @@ def test_of_two_first_logins_with_names_that_look_alike_one_gets_an_account() ->
     assert User.objects.count() == 1
 
 
-def test_two_first_logins_at_once_make_one_account() -> None:
+def test_two_first_logins_at_once_make_one_account():
     def log_in_elsewhere(_: int) -> int | None:
         try:
             return log_in("7", "platform").pk
@@ -198,7 +198,7 @@ def test_two_first_logins_at_once_make_one_account() -> None:
     assert log_in("7", "platform").pk in made
 
 
-def test_without_a_provider_there_are_no_such_pages(settings: Settings) -> None:
+def test_without_a_provider_there_are_no_such_pages(settings):
     settings.CATALOGUE = settings.CATALOGUE | {"login_issuer": ""}
     for path in ("/login/company/", "/login/company/callback?code=x&state=y"):
         assert Client().get(path).status_code == 404
@@ -258,9 +258,7 @@ def serving(provider: AuthorizationServer, settings: Settings) -> AuthorizationS
     return provider
 
 
-def test_endpoints_that_only_the_openid_metadata_names_are_used(
-    serving: AuthorizationServer, settings: Settings
-) -> None:
+def test_endpoints_that_only_the_openid_metadata_names_are_used(serving, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"login_ends_at_provider": True}
     client = Client()
     assert end_login(client, begin_login(client, serving, "/admin/"))["Location"] == "/admin/"
@@ -269,9 +267,7 @@ def test_endpoints_that_only_the_openid_metadata_names_are_used(
 
 
 @pytest.mark.parametrize("passwords", [True, False])
-def test_an_application_s_user_signs_in_at_the_company(
-    serving: AuthorizationServer, settings: Settings, passwords: bool
-) -> None:
+def test_an_application_s_user_signs_in_at_the_company(serving, settings, passwords):
     settings.CATALOGUE = settings.CATALOGUE | {"login_name": "Example Corp", "login_passwords": passwords}
     client, wanted = Client(), "/oauth/authorize?client_id=x&state=y"
     page = client.get("/oauth/sign-in", {"next": wanted}).content.decode()
@@ -281,7 +277,7 @@ def test_an_application_s_user_signs_in_at_the_company(
     assert parse_qs(urlsplit(unescape(address)).query)["next"] == [wanted]
 
 
-def test_each_tab_continues_at_its_own_page(serving: AuthorizationServer) -> None:
+def test_each_tab_continues_at_its_own_page(serving):
     client = Client()
     first, second = (
         begin_login(client, serving, page) for page in ("/admin/?tab=1", "/oauth/authorize?tab=2")
@@ -291,15 +287,13 @@ def test_each_tab_continues_at_its_own_page(serving: AuthorizationServer) -> Non
     assert parse_qs(urlsplit(provider_gave_up["Location"]).query) == {"next": ["/admin/?tab=1"]}
 
 
-def test_a_page_is_not_forgotten_while_the_provider_is_away(serving: AuthorizationServer) -> None:
+def test_a_page_is_not_forgotten_while_the_provider_is_away(serving):
     serving.status = 503
     refused = Client().get("/login/company/", {"next": "/admin/auth/user/"})
     assert refused["Location"] == "/admin/login/?next=%2Fadmin%2Fauth%2Fuser%2F"
 
 
-def test_a_session_ends_at_its_hour_whatever_it_is_used_for(
-    serving: AuthorizationServer, settings: Settings
-) -> None:
+def test_a_session_ends_at_its_hour_whatever_it_is_used_for(serving, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"login_hours": 2}
     client = Client()
     end_login(client, begin_login(client, serving, "/admin/"))
@@ -309,9 +303,7 @@ def test_a_session_ends_at_its_hour_whatever_it_is_used_for(
     assert 7000 < client.session.get_expiry_age() <= 7200
 
 
-def test_a_company_login_that_was_given_up_does_not_shorten_a_login_by_password(
-    serving: AuthorizationServer, settings: Settings
-) -> None:
+def test_a_company_login_that_was_given_up_does_not_shorten_a_login_by_password(serving, settings):
     User.objects.create_superuser("boss", password="of-the-boss")
     client = Client()
     begin_login(client, serving, "/admin/")
@@ -321,9 +313,7 @@ def test_a_company_login_that_was_given_up_does_not_shorten_a_login_by_password(
     assert client.session.get_expiry_age() == settings.SESSION_COOKIE_AGE
 
 
-def test_logging_out_leads_on_to_the_provider_where_the_login_was_made_there(
-    provider: AuthorizationServer, settings: Settings
-) -> None:
+def test_logging_out_leads_on_to_the_provider_where_the_login_was_made_there(provider, settings):
     provider.metadata = {"end_session_endpoint": f"{provider.base_url}/end?tenant=1"}
     client = logged_in(provider, settings)
     assert client.get("/admin/logout/").status_code == 405, "a link on a page logs nobody out"
@@ -339,9 +329,7 @@ def test_logging_out_leads_on_to_the_provider_where_the_login_was_made_there(
 
 
 @pytest.mark.parametrize("problem", ["no such endpoint", "away", "another SECRET_KEY"])
-def test_people_are_logged_out_here_whatever_the_provider_does(
-    provider: AuthorizationServer, settings: Settings, problem: str
-) -> None:
+def test_people_are_logged_out_here_whatever_the_provider_does(provider, settings, problem):
     client = logged_in(provider, settings)
     if problem == "away":
         provider.status = 503
@@ -355,7 +343,7 @@ def test_people_are_logged_out_here_whatever_the_provider_does(
     assert SESSION_KEY not in client.session
 
 
-def test_an_administrator_removes_the_link_to_a_person_and_the_history_tells() -> None:
+def test_an_administrator_removes_the_link_to_a_person_and_the_history_tells():
     ada = log_in("7", "platform")
     helper = User.objects.create_user("helper", is_staff=True)
     helper.user_permissions.set(Permission.objects.filter(codename__in=("change_user", "view_user")))

@@ -30,7 +30,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> Naps:
     return Naps()
 
 
-async def test_the_refusals_of_an_address_that_goes_on_guessing_are_held_up(naps: Naps) -> None:
+async def test_the_refusals_of_an_address_that_goes_on_guessing_are_held_up(naps):
     """A few wrong tokens are a mistake in a configuration; an IPv6 network counts as one."""
     keeper = naps.keeper()
     for number in range(10):
@@ -40,8 +40,8 @@ async def test_the_refusals_of_an_address_that_goes_on_guessing_are_held_up(naps
 
 
 async def test_guesses_from_many_addresses_are_refused_at_a_pace_and_beyond_it_without_a_record(
-    naps: Naps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    naps, monkeypatch
+):
     """Else every address brings its free guesses along."""
     monkeypatch.setattr(doorkeeper, "REFUSAL_SECONDS", 0.5)
     keeper = naps.keeper()
@@ -50,7 +50,7 @@ async def test_guesses_from_many_addresses_are_refused_at_a_pace_and_beyond_it_w
     assert looked_at == [True] * 25 + [False] * 2
 
 
-async def test_sign_ins_come_at_a_pace_and_other_pages_at_once(naps: Naps) -> None:
+async def test_sign_ins_come_at_a_pace_and_other_pages_at_once(naps):
     keeper = naps.keeper()
     for number in range(3):
         async with keeper.turn(request(f"192.0.2.{number}")):
@@ -60,9 +60,7 @@ async def test_sign_ins_come_at_a_pace_and_other_pages_at_once(naps: Naps) -> No
     assert naps == [0.0, 0.3, 0.6]
 
 
-async def test_an_address_with_many_sign_ins_has_one_turn_at_a_time_and_others_go_before_the_rest(
-    naps: Naps,
-) -> None:
+async def test_an_address_with_many_sign_ins_has_one_turn_at_a_time_and_others_go_before_the_rest(naps):
     keeper, order = naps.keeper(), list[str]()
     held = asyncio.Event()
 
@@ -82,7 +80,7 @@ async def test_an_address_with_many_sign_ins_has_one_turn_at_a_time_and_others_g
     assert order == ["192.0.2.1", "192.0.2.2", *["192.0.2.1"] * 5]
 
 
-async def test_who_would_wait_for_too_long_is_refused(naps: Naps, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_would_wait_for_too_long_is_refused(naps, monkeypatch):
     monkeypatch.setattr(doorkeeper, "PATIENCE_SECONDS", 0.5)
     keeper = naps.keeper()
     for number in range(2):

@@ -23,7 +23,6 @@ from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.db import connection, transaction
 from django.db.models import F
-from django.test import Client
 from django.utils import timezone
 from oauth2_provider.models import AccessToken, Application, RefreshToken
 from pytest_django import Settings
@@ -181,7 +180,7 @@ def agent(mcp_server: McpServer, anna: User) -> Any:
     agent.close()
 
 
-def test_a_client_finds_the_server_from_the_resource(mcp_server: McpServer) -> None:
+def test_a_client_finds_the_server_from_the_resource(mcp_server):
     """RFC 9728, RFC 8414: and only what it offers is advertised."""
     make_toolset("finance")
     for path in ("", "/mcp", "/mcp/finance"):
@@ -202,7 +201,7 @@ def test_a_client_finds_the_server_from_the_resource(mcp_server: McpServer) -> N
             assert found[f"{endpoint}_endpoint"].startswith(f"{issuer}/oauth/")
 
 
-def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User, settings: Any) -> None:
+def test_a_user_who_is_no_staff_signs_an_application_in(agent, anna, settings):
     """The page says in words what it gets; executions name user and client."""
     settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
     make_workflow(name="monthly_report")
@@ -235,7 +234,7 @@ def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User
     assert AllowedApplication.objects.get().last_used_at is not None
 
 
-def test_no_secret_is_stored(agent: Agent) -> None:
+def test_no_secret_is_stored(agent):
     agent.connect("anna")
     secret = [agent.tokens["access_token"], agent.tokens["refresh_token"]]
     with connection.cursor() as cursor:
@@ -264,8 +263,8 @@ def test_no_secret_is_stored(agent: Agent) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("prompt", [None, "none", "login"])
 def test_a_request_that_asks_for_too_much_leads_to_a_page_and_from_there_back_with_an_error(
-    agent: Agent, changes: dict[str, Any], error: str, prompt: str | None
-) -> None:
+    agent, changes, error, prompt
+):
     """The page leads on by itself to a program on the user's machine, without a redirect: the policy of the
     sign-in page's form would stop that."""
     make_toolset("finance")
@@ -293,9 +292,7 @@ def test_a_request_that_asks_for_too_much_leads_to_a_page_and_from_there_back_wi
         "com.example.agent:/callback",
     ],
 )
-def test_no_link_alone_leads_to_an_application_that_its_user_never_allowed(
-    agent: Agent, address: str
-) -> None:
+def test_no_link_alone_leads_to_an_application_that_its_user_never_allowed(agent, address):
     """H15: anyone may register an address. After the user has allowed it once, it hears of errors at once."""
     agent.register(redirect_uris=[address])
     agent.sign_in("anna")
@@ -312,7 +309,7 @@ def test_no_link_alone_leads_to_an_application_that_its_user_never_allowed(
     assert "refresh" not in agent.browser.get(wrong).headers
 
 
-def test_an_error_after_a_second_factor_leads_to_the_client(agent: Agent, anna: User) -> None:
+def test_an_error_after_a_second_factor_leads_to_the_client(agent, anna):
     agent.register()
     factor = second_factor.begin(anna, {})
     [code, *_] = second_factor.confirm(factor)
@@ -337,9 +334,7 @@ def test_an_error_after_a_second_factor_leads_to_the_client(agent: Agent, anna: 
         (None, "workflows:read workflows:run"),
     ],
 )
-def test_scopes_of_other_servers_are_left_out_and_the_token_names_what_is_left(
-    agent: Agent, requested: str | None, granted: str
-) -> None:
+def test_scopes_of_other_servers_are_left_out_and_the_token_names_what_is_left(agent, requested, granted):
     """RFC 6749, 3.3; also at registration."""
     assert agent.register(scope=requested).status_code == 201
     agent.sign_in("anna")
@@ -358,7 +353,7 @@ def test_scopes_of_other_servers_are_left_out_and_the_token_names_what_is_left(
         ("  ", "workflows:read workflows:run"),
     ],
 )
-def test_a_renewal_narrows_to_what_was_granted(agent: Agent, requested: str, granted: str) -> None:
+def test_a_renewal_narrows_to_what_was_granted(agent, requested, granted):
     """RFC 6749, 6: never to more."""
     agent.connect("anna")
     form = {"grant_type": "refresh_token", "refresh_token": agent.tokens["refresh_token"]}
@@ -381,7 +376,7 @@ def test_a_renewal_narrows_to_what_was_granted(agent: Agent, requested: str, gra
         {"redirect_uri": "http://evil@127.0.0.1:4711/callback"},
     ],
 )
-def test_a_request_that_names_another_address_leads_nowhere(agent: Agent, changes: dict[str, str]) -> None:
+def test_a_request_that_names_another_address_leads_nowhere(agent, changes):
     agent.register()
     agent.sign_in("anna")
     for answer in (
@@ -393,7 +388,7 @@ def test_a_request_that_names_another_address_leads_nowhere(agent: Agent, change
         assert "Nothing was allowed" in answer.text
 
 
-def test_a_program_on_the_users_machine_may_use_any_port(agent: Agent) -> None:
+def test_a_program_on_the_users_machine_may_use_any_port(agent):
     """RFC 8252, 7.3."""
     agent.register()
     agent.sign_in("anna")
@@ -423,9 +418,7 @@ def test_a_program_on_the_users_machine_may_use_any_port(agent: Agent) -> None:
         ("\u200b\u2060\ufeff\u3164\U000e0141", "An application without a name", ""),
     ],
 )
-def test_the_page_shows_strange_names_for_what_they_are(
-    agent: Agent, name: str, shown: str, reads_as: str
-) -> None:
+def test_the_page_shows_strange_names_for_what_they_are(agent, name, shown, reads_as):
     """A name in another direction stays among itself, accents do not cover other lines, and letters that are
     taken for others are named."""
     agent.register(client_name=name)
@@ -437,7 +430,7 @@ def test_the_page_shows_strange_names_for_what_they_are(
 
 
 @pytest.mark.parametrize("state", ["%zz", "a%", "%e2%82", "%u0041", "{a|b}", "%41%2"])
-def test_escapes_that_are_none_are_read_as_characters(agent: Agent, state: str) -> None:
+def test_escapes_that_are_none_are_read_as_characters(agent, state):
     """As browsers do, which send them as they are."""
     agent.register()
     agent.sign_in("anna")
@@ -449,7 +442,7 @@ def test_escapes_that_are_none_are_read_as_characters(agent: Agent, state: str) 
         assert carried(answer)["state"] == unquote(state)
 
 
-def test_an_empty_resource_counts_as_none(agent: Agent) -> None:
+def test_an_empty_resource_counts_as_none(agent):
     """RFC 6749, 3.1."""
     agent.register()
     agent.sign_in("anna")
@@ -457,7 +450,7 @@ def test_an_empty_resource_counts_as_none(agent: Agent) -> None:
     assert agent.ask("tools/list").status_code == 200
 
 
-def test_nothing_skips_the_consent(agent: Agent) -> None:
+def test_nothing_skips_the_consent(agent):
     agent.connect("anna")
     for more in ({"approval_prompt": "auto"}, {"prompt": "none"}):
         assert "requests access on behalf of" in agent.browser.get(agent.address(**more)).text
@@ -476,7 +469,7 @@ def test_nothing_skips_the_consent(agent: Agent) -> None:
         {"resource": "http://localhost:8000/mcp/finance"},
     ],
 )
-def test_a_code_is_good_only_for_what_it_was_given_for(agent: Agent, changes: dict[str, str]) -> None:
+def test_a_code_is_good_only_for_what_it_was_given_for(agent, changes):
     make_toolset("finance")
     agent.register()
     agent.sign_in("anna")
@@ -484,7 +477,7 @@ def test_a_code_is_good_only_for_what_it_was_given_for(agent: Agent, changes: di
     assert not AccessToken.objects.exists()
 
 
-def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent: Agent) -> None:
+def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent):
     """OAuth 2.1, 4.1.3: one of the two who have it has stolen it."""
     agent.connect("anna")
     before = agent.tokens
@@ -499,7 +492,7 @@ def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent: Agent) ->
     assert agent.refresh(before["refresh_token"]).status_code == 200, "of another sign-in"
 
 
-def test_a_parameter_that_is_sent_twice_is_refused(agent: Agent) -> None:
+def test_a_parameter_that_is_sent_twice_is_refused(agent):
     """RFC 6749, 3.1 and 3.2: whichever is sent twice, and whether both are the same."""
     agent.connect("anna")
     form = {
@@ -525,9 +518,7 @@ def test_a_parameter_that_is_sent_twice_is_refused(agent: Agent) -> None:
     assert agent.refresh().status_code == 200
 
 
-def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(
-    agent: Agent, subtests: pytest.Subtests
-) -> None:
+def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(agent, subtests):
     """U+0000, which PostgreSQL has no text for."""
     agent.register()
     agent.sign_in("anna")
@@ -552,13 +543,13 @@ def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(
 @pytest.mark.parametrize(
     "kind", ["password", "client_credentials", "urn:ietf:params:oauth:grant-type:device_code", "implicit", ""]
 )
-def test_no_other_grant_gives_a_token(agent: Agent, kind: str) -> None:
+def test_no_other_grant_gives_a_token(agent, kind):
     agent.register()
     answer = agent.exchange(grant_type=kind, username="anna", password=PASSWORD)
     assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
 
 
-def test_a_token_for_a_toolset_sees_that_alone(mcp_server: McpServer, anna: User) -> None:
+def test_a_token_for_a_toolset_sees_that_alone(mcp_server, anna):
     """RFC 8707; the resource is given with and without the slash at its end."""
     paid = make_workflow(name="paid")
     make_workflow(name="other")
@@ -578,9 +569,7 @@ def test_a_token_for_a_toolset_sees_that_alone(mcp_server: McpServer, anna: User
     agent.close()
 
 
-def test_an_application_of_a_toolset_reads_only_what_its_user_ran_in_that_toolset(
-    mcp_server: McpServer, anna: User
-) -> None:
+def test_an_application_of_a_toolset_reads_only_what_its_user_ran_in_that_toolset(mcp_server, anna):
     """E6: records of tools that it does not see stay out of its reach, over MCP and REST."""
     paid = make_workflow(name="paid")
     make_toolset("finance", picked=[paid])
@@ -613,14 +602,14 @@ def test_an_application_of_a_toolset_reads_only_what_its_user_ran_in_that_toolse
     whole.close()
 
 
-def test_a_token_of_another_address_of_this_server_is_refused(agent: Agent, settings: Any) -> None:
+def test_a_token_of_another_address_of_this_server_is_refused(agent, settings):
     agent.connect("anna")
     settings.PUBLIC_URL = "https://new.example"
     forget_bearers()
     assert agent.ask("tools/list").status_code == 401
 
 
-def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_family(agent: Agent) -> None:
+def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_family(agent):
     """RFC 9700, 4.14."""
     agent.connect("anna")
     first, old = agent.tokens["refresh_token"], agent.tokens["access_token"]
@@ -645,7 +634,7 @@ def let_pass(seconds: float) -> None:
     forget_bearers()
 
 
-def test_a_renewal_by_one_process_of_a_client_leaves_another_time_for_its_own(agent: Agent) -> None:
+def test_a_renewal_by_one_process_of_a_client_leaves_another_time_for_its_own(agent):
     """Its access token goes on, and ends while it can still be renewed."""
     agent.connect("anna")
     waiting = agent.tokens
@@ -664,7 +653,7 @@ def test_a_renewal_by_one_process_of_a_client_leaves_another_time_for_its_own(ag
 
 
 @pytest.mark.parametrize("seconds", [0, 1800])
-def test_an_operator_sets_for_how_long(agent: Agent, settings: Any, seconds: int) -> None:
+def test_an_operator_sets_for_how_long(agent, settings, seconds):
     settings.OAUTH2_PROVIDER = settings.OAUTH2_PROVIDER | {"REFRESH_TOKEN_GRACE_PERIOD_SECONDS": seconds}
     agent.connect("anna")
     first = agent.tokens["refresh_token"]
@@ -675,7 +664,7 @@ def test_an_operator_sets_for_how_long(agent: Agent, settings: Any, seconds: int
 
 @pytest.mark.parametrize("kind", ["access_token", "refresh_token"])
 @pytest.mark.parametrize("whose", ["the former", "the last", "the other's"])
-def test_a_client_gives_back_the_tokens_of_all_its_processes(agent: Agent, whose: str, kind: str) -> None:
+def test_a_client_gives_back_the_tokens_of_all_its_processes(agent, whose, kind):
     """RFC 7009, 2.1: also those that go on for a while after a renewal."""
     agent.connect("anna")
     former = agent.tokens
@@ -691,7 +680,7 @@ def test_a_client_gives_back_the_tokens_of_all_its_processes(agent: Agent, whose
         assert agent.refresh().json()["error"] == "invalid_grant"
 
 
-def test_a_client_gives_back_also_the_tokens_of_a_renewal_under_way(agent: Agent, anna: User) -> None:
+def test_a_client_gives_back_also_the_tokens_of_a_renewal_under_way(agent, anna):
     agent.connect("anna")
     form = {"token": agent.tokens["refresh_token"], "client_id": agent.client_id}
     give_back = threading.Thread(target=agent.browser.post, args=("/oauth/revoke",), kwargs={"data": form})
@@ -708,7 +697,7 @@ def test_a_client_gives_back_also_the_tokens_of_a_renewal_under_way(agent: Agent
     assert renewed.revoked is not None and not AccessToken.objects.exists()
 
 
-def test_another_client_gives_back_none_of_them(agent: Agent, mcp_server: McpServer) -> None:
+def test_another_client_gives_back_none_of_them(agent, mcp_server):
     agent.connect("anna")
     other = Agent(mcp_server)
     other.register()
@@ -718,7 +707,7 @@ def test_another_client_gives_back_none_of_them(agent: Agent, mcp_server: McpSer
     assert agent.refresh().status_code == 200
 
 
-def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_family(agent: Agent) -> None:
+def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_family(agent):
     """RFC 9700, 4.14: neither of the two has been stolen; a reuse later on ends both."""
     agent.connect("anna")
     first = agent.tokens["refresh_token"]
@@ -738,7 +727,7 @@ def test_who_loses_the_answer_to_a_refresh_asks_again_and_all_of_it_is_one_famil
     assert agent.refresh(agent.tokens["refresh_token"]).json()["error"] == "invalid_grant"
 
 
-def test_many_who_use_one_refresh_token_at_once_all_go_on(agent: Agent) -> None:
+def test_many_who_use_one_refresh_token_at_once_all_go_on(agent):
     agent.connect("anna")
     token, barrier, answers = agent.tokens["refresh_token"], threading.Barrier(6), []
     address = f"{agent.server.base_url}{agent.local(agent.metadata['token_endpoint'])}"
@@ -760,7 +749,7 @@ def test_many_who_use_one_refresh_token_at_once_all_go_on(agent: Agent) -> None:
         assert agent.ask("tools/list").status_code == 200
 
 
-def test_access_ends_with_the_users(agent: Agent, anna: User) -> None:
+def test_access_ends_with_the_users(agent, anna):
     """Of the token, of refreshing, and of a code that was given before."""
     agent.connect("anna")
     code = agent.decide()["code"]
@@ -771,7 +760,7 @@ def test_access_ends_with_the_users(agent: Agent, anna: User) -> None:
     assert agent.redeem(code).status_code in (400, 401)
 
 
-def test_an_agent_loses_what_its_user_loses(mcp_server: McpServer, anna: User) -> None:
+def test_an_agent_loses_what_its_user_loses(mcp_server, anna):
     """The scopes of an administrator go with the account's rights; those of every user stay."""
     User.objects.filter(pk=anna.pk).update(is_staff=True, is_superuser=True)
     agent = Agent(mcp_server, scope="workflows:read catalogue:read")
@@ -785,9 +774,7 @@ def test_an_agent_loses_what_its_user_loses(mcp_server: McpServer, anna: User) -
     agent.close()
 
 
-def test_an_application_gets_no_access_that_outlasts_its_users_consent(
-    mcp_server: McpServer, anna: User
-) -> None:
+def test_an_application_gets_no_access_that_outlasts_its_users_consent(mcp_server, anna):
     """An access token that it made or rotated would go on after the user has revoked the application."""
     User.objects.filter(pk=anna.pk).update(is_staff=True, is_superuser=True)
     agent = Agent(mcp_server, scope="catalogue:admin")
@@ -801,7 +788,7 @@ def test_an_application_gets_no_access_that_outlasts_its_users_consent(
     agent.close()
 
 
-def test_a_user_revokes_an_application(agent: Agent, anna: User) -> None:
+def test_a_user_revokes_an_application(agent, anna):
     """Their own only; the history names both."""
     agent.connect("anna")
     code = agent.decide()["code"]
@@ -822,7 +809,7 @@ def test_a_user_revokes_an_application(agent: Agent, anna: User) -> None:
     assert agent.redeem(agent.decide()["code"]).status_code == 200  # Allowed anew
 
 
-def test_the_audit_has_who_allowed_and_revoked_what(agent: Agent, anna: User) -> None:
+def test_the_audit_has_who_allowed_and_revoked_what(agent, anna):
     """As of a token that is made in the admin."""
     agent.connect("anna")
     allowed = AllowedApplication.objects.get()
@@ -838,7 +825,7 @@ def test_the_audit_has_who_allowed_and_revoked_what(agent: Agent, anna: User) ->
     assert verify().holds
 
 
-def test_an_administrator_finds_and_revokes_what_a_user_allowed(agent: Agent, admin_client: Client) -> None:
+def test_an_administrator_finds_and_revokes_what_a_user_allowed(agent, admin_client):
     """B8: by its page and in bulk, and the history says who did it. The toolkit's own pages are gone."""
     agent.connect("anna")
     listed = admin_client.get(list_url(AllowedApplication), {"q": "DESK", "usable": "yes"})
@@ -857,7 +844,7 @@ def test_an_administrator_finds_and_revokes_what_a_user_allowed(agent: Agent, ad
     assert admin_client.get("/admin/oauth2_provider/accesstoken/").status_code == 404
 
 
-def test_a_consent_that_is_given_several_times_at_once_counts_once(agent: Agent) -> None:
+def test_a_consent_that_is_given_several_times_at_once_counts_once(agent):
     agent.register()
     agent.sign_in("anna")
     assert agent.browser.get(agent.address()).status_code == 200
@@ -875,7 +862,7 @@ def test_a_consent_that_is_given_several_times_at_once_counts_once(agent: Agent)
     assert answers == [302] * 4 and AllowedApplication.objects.count() == 1
 
 
-def test_a_client_gives_its_tokens_back(agent: Agent) -> None:
+def test_a_client_gives_its_tokens_back(agent):
     """RFC 7009."""
     agent.connect("anna")
     form = {"token": agent.tokens["refresh_token"], "client_id": agent.client_id}
@@ -928,7 +915,7 @@ def test_a_client_gives_its_tokens_back(agent: Agent) -> None:
         ({"client_name": "x" * 20_000}, "invalid_client_metadata"),
     ],
 )
-def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, error: str) -> None:
+def test_a_registration_that_could_harm_is_refused(agent, metadata, error):
     answer = agent.register(**metadata)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
     assert not Application.objects.exists()
@@ -957,9 +944,7 @@ CAPITALS = ["HTTPS://A.example/cb", "Https://127.0.0.1/cb", "HTTP://127.0.0.1/cb
         ({"grant_types": ["authorization_code", "device", 7, None]}, [REDIRECT]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_of_a_registration_is_left_out_and_said(
-    agent: Agent, metadata: Any, registered: list[str]
-) -> None:
+def test_what_cannot_be_used_of_a_registration_is_left_out_and_said(agent, metadata, registered):
     with shown_lines() as lines:
         answer = agent.register(**metadata)
     assert (answer.status_code, answer.json()["redirect_uris"]) == (201, registered)
@@ -973,9 +958,7 @@ def test_what_cannot_be_used_of_a_registration_is_left_out_and_said(
         assert shown is not address.lower().startswith("https:"), address
 
 
-def test_an_operator_decides_which_desktop_applications_sign_users_in(
-    agent: Agent, settings: Settings
-) -> None:
+def test_an_operator_decides_which_desktop_applications_sign_users_in(agent, settings):
     """At once, also for those that have registered; the refusal names the setting."""
     address = "unknown-editor://callback"
     refused = agent.register(redirect_uris=[address])
@@ -996,7 +979,7 @@ def test_an_operator_decides_which_desktop_applications_sign_users_in(
     assert agent.send(asked, {"allow": "yes"}).status_code == 400
 
 
-def test_a_page_that_opens_the_sign_in_in_a_pop_up_sees_when_it_ends(agent: Agent) -> None:
+def test_a_page_that_opens_the_sign_in_in_a_pop_up_sees_when_it_ends(agent):
     """No response on the way is isolated from its opener; all others are."""
     agent.register()
 
@@ -1025,11 +1008,11 @@ TWICE = b'{"redirect_uris": ["http://127.0.0.1/a"], "redirect_uris": ["http://12
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000, TWICE])
-def test_what_is_no_registration_is_refused(agent: Agent, body: bytes) -> None:
+def test_what_is_no_registration_is_refused(agent, body):
     assert agent.browser.post("/oauth/register", content=body).status_code == 400
 
 
-def test_registrations_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registrations_are_bounded(agent, monkeypatch):
     """By address, and in all; those that no user allowed go after a day, the others stay."""
     agent.connect("anna")
     kept = agent.client_id
@@ -1047,7 +1030,7 @@ def test_registrations_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch
     assert "failed" not in told and "CATALOGUE_OAUTH_REGISTRATIONS_PER_HOUR" in told
 
 
-def test_strangers_make_this_server_read_no_address(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_make_this_server_read_no_address(agent, monkeypatch):
     """And users only public ones, so often."""
     read: list[str] = []
     fetch = server.DocumentReader.fetch
@@ -1107,7 +1090,7 @@ def vendor(tmp_path: Path, settings: Settings) -> Iterator[Vendor]:
     cache.clear()  # A failure is remembered for a minute, by an address whose port the next test may get
 
 
-def test_a_client_that_describes_itself_at_an_address(agent: Agent, vendor: Vendor) -> None:
+def test_a_client_that_describes_itself_at_an_address(agent, vendor):
     """Client id metadata documents, over TLS: other grants of it are left out."""
     vendor.answers()
     agent.client_id = vendor.address
@@ -1130,9 +1113,7 @@ def test_a_client_that_describes_itself_at_an_address(agent: Agent, vendor: Vend
         {"scope": "openid offline_access", "grant_types": "all", "contacts": 7},
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_of_a_description_is_left_out(
-    agent: Agent, vendor: Vendor, described: dict[str, Any]
-) -> None:
+def test_what_cannot_be_used_of_a_description_is_left_out(agent, vendor, described):
     vendor.answers(body=vendor.document | described)
     agent.client_id = vendor.address
     agent.sign_in("anna")
@@ -1189,8 +1170,8 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_a_description_that_cannot_be_used_signs_nobody_in_and_the_page_says_why(
-    agent: Agent, vendor: Vendor, settings: Settings, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+    agent, vendor, settings, monkeypatch, case
+):
     change, words = UNUSABLE[case]
     change(vendor, settings, monkeypatch)
     agent.client_id = vendor.address
@@ -1205,7 +1186,7 @@ def test_a_description_that_cannot_be_used_signs_nobody_in_and_the_page_says_why
 @pytest.mark.parametrize(
     "host", ["localhost", "no-such-host.invalid", "10.9.8.7", "[::1]", "169.254.169.254", "2130706433"]
 )
-def test_no_user_learns_of_a_host_that_is_not_public(agent: Agent, host: str) -> None:
+def test_no_user_learns_of_a_host_that_is_not_public(agent, host):
     """H16: neither its address nor whether it exists; the log has it."""
     agent.client_id = f"https://{host}/client.json"
     agent.sign_in("anna")
@@ -1220,7 +1201,7 @@ def test_no_user_learns_of_a_host_that_is_not_public(agent: Agent, host: str) ->
 
 
 @pytest.mark.parametrize("off", ["oauth_enabled", "oauth_registration"])
-def test_an_operator_switches_it_off(agent: Agent, settings: Any, off: str) -> None:
+def test_an_operator_switches_it_off(agent, settings, off):
     agent.connect("anna")
     settings.CATALOGUE = settings.CATALOGUE | {off: False}
     forget_bearers()
@@ -1232,7 +1213,7 @@ def test_an_operator_switches_it_off(agent: Agent, settings: Any, off: str) -> N
     assert ("authorization_servers" in found) is not everything
 
 
-def test_expired_tokens_are_cleaned_up(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_tokens_are_cleaned_up(agent, caplog):
     caplog.set_level("INFO")
     agent.connect("anna")
     AccessToken.objects.update(expires="2026-01-01T00:00Z")
@@ -1247,9 +1228,7 @@ def test_expired_tokens_are_cleaned_up(agent: Agent, caplog: pytest.LogCaptureFi
     assert Session.objects.exists(), "the browser's goes on"
 
 
-def test_a_token_costs_its_queries_at_most_twice_a_second(
-    agent: Agent, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_costs_its_queries_at_most_twice_a_second(agent, django_assert_num_queries, monkeypatch):
     agent.connect("anna")
     text = agent.tokens["access_token"]
     authenticate(text)
@@ -1265,7 +1244,7 @@ def test_a_token_costs_its_queries_at_most_twice_a_second(
         assert authenticate(text) is not None
 
 
-def test_an_application_renews_a_token_that_has_expired(agent: Agent) -> None:
+def test_an_application_renews_a_token_that_has_expired(agent):
     agent.connect("anna")
     AccessToken.objects.update(expires=timezone.now() - timedelta(minutes=1))
     clean_up_authorizations()

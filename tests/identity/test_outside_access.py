@@ -26,7 +26,6 @@ from tests.connectors.issuing import AuthorizationServer
 from tests.connectors.scripted import ScriptedEngine
 from tests.executions.engines import until
 from tests.factories import make_toolset, make_workflow
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import TOOLS, listening
 
@@ -68,7 +67,7 @@ def access_of(server: AuthorizationServer, **claims: Any) -> Access | None:
     return authenticate(server.sign(**{"name": "ada", "scope": SCOPES} | claims))
 
 
-def test_a_user_s_agent_may_what_the_user_may_and_no_more(server: AuthorizationServer) -> None:
+def test_a_user_s_agent_may_what_the_user_may_and_no_more(server):
     access = access_of(server, client_id="agent")
     assert access is not None
     assert access.scopes == {Scope.READ, Scope.RUN}
@@ -94,22 +93,18 @@ def test_a_user_s_agent_may_what_the_user_may_and_no_more(server: AuthorizationS
     ],
     ids=str,
 )
-def test_scopes_are_ours_or_mapped_to_ours(
-    server: AuthorizationServer, configure: Configure, mapped: dict[str, str], scope: Any, granted: set[Scope]
-) -> None:
+def test_scopes_are_ours_or_mapped_to_ours(server, configure, mapped, scope, granted):
     configure(oauth_scopes=mapped)
     access = access_of(server, scope=scope)
     assert access is not None and access.scopes == granted
 
 
-def test_microsoft_s_name_for_scopes_is_understood(server: AuthorizationServer) -> None:
+def test_microsoft_s_name_for_scopes_is_understood(server):
     access = access_of(server, scope=None, scp="workflows:read")
     assert access is not None and access.scopes == {Scope.READ}
 
 
-def test_a_token_for_the_address_of_a_toolset_is_bound_to_it(
-    server: AuthorizationServer, configure: Configure
-) -> None:
+def test_a_token_for_the_address_of_a_toolset_is_bound_to_it(server, configure):
     User.objects.update(is_superuser=False)
     make_toolset("finance")
     bound = access_of(server, aud=f"{PUBLIC_URL}/mcp/finance")
@@ -124,7 +119,7 @@ def test_a_token_for_the_address_of_a_toolset_is_bound_to_it(
         assert access_of(server, aud=foreign) is None
 
 
-def test_so_is_one_for_another_name_of_this_server(server: AuthorizationServer, settings: Settings) -> None:
+def test_so_is_one_for_another_name_of_this_server(server, settings):
     settings.ALLOWED_HOSTS = ["catalogue.example", "tools.example", "127.0.0.1"]
     make_toolset("finance")
     for path, toolset in {"": None, "/mcp": None, "/mcp/": None, "/mcp/finance/": "finance"}.items():
@@ -133,7 +128,7 @@ def test_so_is_one_for_another_name_of_this_server(server: AuthorizationServer, 
     assert access_of(server, aud="https://127.0.0.1/mcp") is None
 
 
-def test_the_linked_user_comes_before_the_claim(server: AuthorizationServer) -> None:
+def test_the_linked_user_comes_before_the_claim(server):
     grace = User.objects.create(username="grace")
     ExternalIdentity.objects.create(user=grace, issuer=server.base_url, subject="7")
     access = access_of(server)
@@ -155,9 +150,7 @@ CLAIMS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("claims", "is_found"), CLAIMS, ids=str)
-def test_an_e_mail_address_counts_where_the_server_has_verified_it(
-    server: AuthorizationServer, configure: Configure, claims: dict[str, Any], is_found: bool
-) -> None:
+def test_an_e_mail_address_counts_where_the_server_has_verified_it(server, configure, claims, is_found):
     configure(oauth_user_claim="email")
     User.objects.update(email="ada@example.com")
     for number in range(2):
@@ -165,7 +158,7 @@ def test_an_e_mail_address_counts_where_the_server_has_verified_it(
     assert (access_of(server, **claims) is not None) is is_found
 
 
-def test_no_token_is_a_superuser_s(server: AuthorizationServer, configure: Configure) -> None:
+def test_no_token_is_a_superuser_s(server, configure):
     """Many servers let people choose their name; nor is there a way round by the role of those without."""
     configure(oauth_role_without_user="Guests")
     Group.objects.create(name="Guests")
@@ -175,9 +168,7 @@ def test_no_token_is_a_superuser_s(server: AuthorizationServer, configure: Confi
     assert access_of(server, jti="2") is None, "nor does a link of before"
 
 
-def test_a_disabled_user_s_agents_are_refused_and_their_streams_end(
-    server: AuthorizationServer, configure: Configure
-) -> None:
+def test_a_disabled_user_s_agents_are_refused_and_their_streams_end(server, configure):
     configure(oauth_role_without_user="Guests")
     Group.objects.create(name="Guests")
     access = access_of(server)
@@ -188,9 +179,7 @@ def test_a_disabled_user_s_agents_are_refused_and_their_streams_end(
     assert access_of(server) is None
 
 
-def test_subjects_without_a_user_have_the_rights_of_a_group_where_that_is_set(
-    server: AuthorizationServer, configure: Configure
-) -> None:
+def test_subjects_without_a_user_have_the_rights_of_a_group_where_that_is_set(server, configure):
     assert access_of(server, name="mallory") is None
     configure(oauth_role_without_user="Guests")
     assert access_of(server, name="mallory") is None, "the group is missing"
@@ -204,7 +193,7 @@ def test_subjects_without_a_user_have_the_rights_of_a_group_where_that_is_set(
     assert other is not None and other.caller.key != access.caller.key
 
 
-def test_a_stream_ends_with_its_token(server: AuthorizationServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_its_token(server, monkeypatch):
     access = access_of(server)
     assert access is not None
     after_its_end = float(access.credential.split(":")[1]) + 1
@@ -224,8 +213,8 @@ def with_a_stream(server: AuthorizationServer, configure: Configure) -> dict[str
 
 @pytest.mark.usefixtures("quick_news")
 async def test_an_open_stream_ends_with_the_revocation_of_its_token_at_its_server(
-    server: AuthorizationServer, with_a_stream: dict[str, Any], mcp_server: McpServer
-) -> None:
+    server, with_a_stream, mcp_server
+):
     """Also an idle one, and no later than a request is refused. Streams of other tokens go on."""
     assert ENDED_WITHIN < REFUSED_WITHIN
     async with (
@@ -240,9 +229,7 @@ async def test_an_open_stream_ends_with_the_revocation_of_its_token_at_its_serve
 
 
 @pytest.mark.usefixtures("quick_news")
-async def test_an_open_stream_ends_when_its_jwt_expires(
-    server: AuthorizationServer, mcp_server: McpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_open_stream_ends_when_its_jwt_expires(server, mcp_server, monkeypatch):
     expires_at = int(time.time()) + 600
     token = server.sign(name="ada", scope=SCOPES, exp=expires_at)
     async with listening(mcp_server, token, toolsListChanged=True) as stream:
@@ -257,9 +244,7 @@ async def test_an_open_stream_ends_when_its_jwt_expires(
 
 
 @pytest.mark.usefixtures("quick_news")
-async def test_while_the_server_cannot_be_asked_open_streams_go_on(
-    server: AuthorizationServer, with_a_stream: dict[str, Any], mcp_server: McpServer
-) -> None:
+async def test_while_the_server_cannot_be_asked_open_streams_go_on(server, with_a_stream, mcp_server):
     async with listening(mcp_server, "opaque", toolsListChanged=True) as stream:
         await stream.honoured()
         server.status = 503
@@ -269,9 +254,7 @@ async def test_while_the_server_cannot_be_asked_open_streams_go_on(
         assert await stream.news() == TOOLS
 
 
-def test_opaque_tokens_are_asked_about_only_where_we_are_a_client(
-    server: AuthorizationServer, configure: Configure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opaque_tokens_are_asked_about_only_where_we_are_a_client(server, configure, monkeypatch):
     monkeypatch.setattr(bearers, "REMEMBERED_SECONDS", 60.0)
     server.introspected = {"active": True, "sub": "7", "aud": f"{PUBLIC_URL}/mcp", "name": "ada"}
     assert authenticate("opaque") is None
@@ -289,7 +272,7 @@ def test_opaque_tokens_are_asked_about_only_where_we_are_a_client(
     assert server.introspected_token == "opaque", "tokens of our own go nowhere"
 
 
-def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server: AuthorizationServer) -> None:
+def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server):
     lines: list[str] = []
     sink = logger.add(lines.append, format="{level} {message}")
     server.body = '{"issuer": "https://other.example"}'
@@ -301,7 +284,7 @@ def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server: A
     assert token.split(".")[2] not in "".join(lines)
 
 
-def test_no_thread_of_the_database_waits_for_the_server(server: AuthorizationServer) -> None:
+def test_no_thread_of_the_database_waits_for_the_server(server):
     """They are few, and all calls need them."""
     token = server.sign(name="ada")
     asyncio.run(external_tokens._read_anew(token))

@@ -33,7 +33,7 @@ def list_workflows(server: McpServer, token: str) -> httpx2.Response:
     return plain_http.get(f"{server.base_url}/api/workflows/", headers={"authorization": f"Bearer {token}"})
 
 
-def test_who_sends_wrong_tokens_again_and_again_is_told_to_wait(mcp_server: McpServer, token: str) -> None:
+def test_who_sends_wrong_tokens_again_and_again_is_told_to_wait(mcp_server, token):
     """B8: both doors and all processes count together; a good token opens the door all the same."""
     for number in range(TOKENS.failures):
         ask = (list_tools, list_workflows)[number % 2]
@@ -48,9 +48,7 @@ def test_who_sends_wrong_tokens_again_and_again_is_told_to_wait(mcp_server: McpS
         assert ask(mcp_server, token).status_code == 200
 
 
-def test_the_log_says_which_token_was_refused_and_not_what_it_is(
-    mcp_server: McpServer, logged: list[str]
-) -> None:
+def test_the_log_says_which_token_was_refused_and_not_what_it_is(mcp_server, logged):
     """B8: up to the limit; then nobody fills the disk with it."""
     token, text = create_token(name="claude")
     token.revoke()

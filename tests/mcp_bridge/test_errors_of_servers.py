@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 from mcp import MCPError
 from mcp_types import URL_ELICITATION_REQUIRED, ElicitResult
 
@@ -14,7 +13,6 @@ from executions.models import Aftermath, Execution
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, server
 from tests.factories import make_feature
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_server_features import connect_source, expose
 
@@ -63,9 +61,7 @@ async def accept(context: Any, params: Any) -> ElicitResult:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "sse"])
-async def test_a_client_with_a_handshake_gets_the_servers_own_error(
-    connect: Connect, refusing: Refusing, streams: bool
-) -> None:
+async def test_a_client_with_a_handshake_gets_the_servers_own_error(connect, refusing, streams):
     """MCP 2025-11-25: its client opens the page and calls again."""
     refusing.streams = streams
     async with connect(mode="legacy", elicitation_callback=accept) as client:
@@ -80,9 +76,7 @@ async def test_a_client_with_a_handshake_gets_the_servers_own_error(
         assert not (await client.call_tool("good", {})).is_error
 
 
-async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(
-    connect: Connect, refusing: Refusing
-) -> None:
+async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(connect, refusing):
     """MCP 2026-07-28 has no such error."""
     pages = []
 
@@ -104,9 +98,7 @@ async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_who_refuses_reads_why_it_failed(
-    connect: Connect, refusing: Refusing, action: Any
-) -> None:
+async def test_a_user_who_refuses_reads_why_it_failed(connect, refusing, action):
     async def refuse(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action)
 
@@ -116,9 +108,7 @@ async def test_a_user_who_refuses_reads_why_it_failed(
     assert result.is_error and PAGE in result.content[0].text and refusing.asked == 1
 
 
-async def test_any_other_client_reads_the_address(
-    connect: Connect, refusing: Refusing, era: str, admin_client: Browser
-) -> None:
+async def test_any_other_client_reads_the_address(connect, refusing, era, admin_client):
     async with connect(mode=era) as client:
         result = await client.call_tool("good", {})
         assert result.is_error and PAGE in result.content[0].text
@@ -136,9 +126,7 @@ async def test_any_other_client_reads_the_address(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_source_that_may_not_ask_only_gets_its_words_through(
-    connect: Connect, refusing: Refusing, mode: str
-) -> None:
+async def test_a_source_that_may_not_ask_only_gets_its_words_through(connect, refusing, mode):
     source = await in_database(Source.objects.get)(name="bank")
     source.config |= {"questions": "none"}
     await in_database(source.save)()
@@ -170,9 +158,7 @@ ODD: dict[str, tuple[Any, list[str]]] = {  # The data, and the addresses that ma
 
 
 @pytest.mark.parametrize(("data", "pages"), ODD.values(), ids=ODD)
-async def test_only_addresses_of_pages_are_shown_whatever_the_data(
-    connect: Connect, refusing: Refusing, era: str, data: Any, pages: list[str]
-) -> None:
+async def test_only_addresses_of_pages_are_shown_whatever_the_data(connect, refusing, era, data, pages):
     refusing.data = data
     async with connect(mode=era) as client:
         result = await client.call_tool("good", {})
@@ -202,9 +188,7 @@ DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is r
 
 @pytest.mark.parametrize("code", [-32602, -32000, -32601])
 @pytest.mark.parametrize(("data", "read"), DATA.values(), ids=DATA)
-async def test_the_data_of_an_error_is_read_by_agents_and_people(
-    connect: Connect, refusing: Refusing, data: Any, read: str, code: int
-) -> None:
+async def test_the_data_of_an_error_is_read_by_agents_and_people(connect, refusing, data, read, code):
     refusing.code, refusing.message, refusing.data = code, "bad x", data
     async with connect() as client:
         result = await client.call_tool("good", {})

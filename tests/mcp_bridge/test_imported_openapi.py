@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
 import temporalio
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -19,7 +18,6 @@ from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.openapi import body_of, document
 from tests.engines.target_api import Reply, running_target_api
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 FOLDER = Path(temporalio.__file__).parent / "bridge/sdk-core/crates/protos/protos/api_upstream/openapi"
@@ -83,7 +81,7 @@ REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
 """Operation, arguments, and the request's method, address, query and body."""
 
 
-def test_its_tools_make_the_requests_that_the_api_describes(subtests: pytest.Subtests):
+def test_its_tools_make_the_requests_that_the_api_describes(subtests):
     """C1.4."""
     import_temporal()
     for name, arguments, method, address, query, body in REQUESTS:
@@ -105,7 +103,7 @@ def test_its_older_version_in_swagger_2_becomes_tools_too():
     assert notes and all("does not exist; any value is accepted" in note for note in notes)
 
 
-async def test_agents_see_all_of_its_tools(connect: Connect):
+async def test_agents_see_all_of_its_tools(connect):
     """A2.1: the official client takes every schema."""
     await in_database(import_temporal)()
     async with connect() as client:
@@ -121,7 +119,7 @@ async def test_agents_see_all_of_its_tools(connect: Connect):
         assert tool.output_schema is None or jsonschema_rs.validator_for(tool.output_schema)
 
 
-async def test_an_imported_tool_is_called_with_the_sources_key(connect: Connect):
+async def test_an_imported_tool_is_called_with_the_sources_key(connect):
     """A2.2, C1.4: what the document describes arrives; an answer may have less than it says."""
     parts = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
     answered = {"200": {"content": {"application/json": {"schema": parts}}}}

@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from mcp import StdioServerParameters, stdio_client
+from mcp import stdio_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, jsonrpc_message_adapter
 
 from mcp_bridge.request_meta import FRESH, IDEMPOTENCY_KEY
 from tests.executions.engines import in_thread
-from tests.mcp_bridge.conftest import McpServer
 
 NULL_TOKEN = {"progressToken": None}
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -39,7 +38,7 @@ NOT_MODERN, NOT_LEGACY = {"initialize", "ping"}, {"server/discover"}
 @pytest.mark.parametrize("meta", [NULL_TOKEN, NULL_TOKEN | {FRESH: None, IDEMPOTENCY_KEY: None}, None])
 @pytest.mark.parametrize("method", REQUESTS)
 async def test_null_for_an_optional_member_of_a_request_is_as_good_as_none(
-    mcp_server: McpServer, token: str, era: str, method: str, meta: dict[str, Any] | None
+    mcp_server, token, era, method, meta
 ):
     params: dict[str, Any] = REQUESTS[method] | {"_meta": meta}
     if era == "legacy":
@@ -58,7 +57,7 @@ async def test_null_for_an_optional_member_of_a_request_is_as_good_as_none(
     assert '"result":' in answer.text and '"isError":true' not in answer.text, answer.text
 
 
-async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server: StdioServerParameters):
+async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server):
     """The SDK reads the parameters of `initialize` once more when it has answered."""
     lines = [
         {"id": 1, "method": "initialize", "params": REQUESTS["initialize"] | {"_meta": NULL_TOKEN}},
@@ -74,7 +73,7 @@ async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server: Std
 
 
 @pytest.mark.parametrize("odd", [1.5, {}, []])
-async def test_a_token_that_is_something_else_is_still_refused(mcp_server: McpServer, token: str, odd: Any):
+async def test_a_token_that_is_something_else_is_still_refused(mcp_server, token, odd):
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"progressToken": odd}}}
     answer = await in_thread(lambda: mcp_server.post(body, token=token))
     assert '"code":-32602' in answer.text

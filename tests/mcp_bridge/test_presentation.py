@@ -1,7 +1,6 @@
 """How clients see a workflow: hints, icons, schemas, and rows that nobody could serve."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -9,11 +8,11 @@ from loguru import logger
 
 from catalogue.actions.workflows import enable_workflows, override_workflow
 from catalogue.discovery import refresh_source
-from catalogue.models import Revision, Source, Workflow
+from catalogue.models import Revision, Workflow
 from tests.catalogue.engine import Engine, definition
 from tests.factories import make_source, make_workflow
 from tests.icons import PNG
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
@@ -44,7 +43,7 @@ def listed_tools(server: McpServer, token: str, era: str) -> list[str]:
     return [tool["name"] for tool in answer.json()["result"]["tools"]]
 
 
-async def test_clients_of_either_era_get_hints_and_icons(connect: Connect, era: str):
+async def test_clients_of_either_era_get_hints_and_icons(connect, era):
     """A3.1: the curator's word, then the engine's; what nobody knows is left out."""
     await in_database(make_workflow)(
         name="report", hints={"destructiveHint": True, "openWorldHint": False}, read_only_hint=True,
@@ -60,9 +59,7 @@ async def test_clients_of_either_era_get_hints_and_icons(connect: Connect, era: 
     assert (tools["plain"].annotations, tools["plain"].icons) == (None, None)
 
 
-async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_otherwise(
-    connect: Connect, source: Source
-):
+async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_otherwise(connect, source):
     """A3.1, A4.4"""
     workflow = await in_database(Workflow.objects.get)(name="text_statistics")
     await in_database(override_workflow)(workflow, destructive_hint=True)
@@ -89,9 +86,7 @@ async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_
         ("input_schema", '{"type": "object", "title": "\\ud800"}'),
     ],
 )
-def test_a_row_that_no_client_could_read_costs_only_its_own_tool(
-    mcp_server: McpServer, token: str, logged: list[str], column: str, stored: str
-):
+def test_a_row_that_no_client_could_read_costs_only_its_own_tool(mcp_server, token, logged, column, stored):
     """B6: said once for each revision, in the log, with the tool's name."""
     make_workflow(name="before"), make_workflow(name="later")
     broken = make_workflow(name="broken", execution_type="sync")
@@ -104,7 +99,7 @@ def test_a_row_that_no_client_could_read_costs_only_its_own_tool(
 
 
 @pytest.mark.parametrize("annotation", [5, None, True, {"a": 1}, "", "Not a token", "Authorization"])
-async def test_a_tool_whose_schema_names_headers_stays_visible(connect: Connect, annotation: Any):
+async def test_a_tool_whose_schema_names_headers_stays_visible(connect, annotation):
     """B8: clients drop tools whose annotations of that kind are invalid, and none is an engine's to give."""
     schema = {
         "type": "object",

@@ -17,7 +17,6 @@ from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TemporalServer
 from tests.executions.engines import in_thread, until, wait_until
 from tests.executions.steps import advance_due_executions, told
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import PROBE_SECONDS
 
@@ -70,7 +69,7 @@ async def refusal(client: Client, tool: str, **asked: Any) -> str:
     return str(result.content[0].text)
 
 
-async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(connect: Connect, source: Source):
+async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(connect, source):
     """E10: queries with and without arguments, signals likewise, and the same query after the end."""
     async with connect() as client:
         run = await start(client)
@@ -90,7 +89,7 @@ async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(conn
     ]
 
 
-async def test_what_the_run_itself_says_against_a_query_is_told(connect: Connect, source: Source):
+async def test_what_the_run_itself_says_against_a_query_is_told(connect, source):
     """E10."""
     async with connect() as client:
         run = await start(client)
@@ -103,9 +102,7 @@ async def test_what_the_run_itself_says_against_a_query_is_told(connect: Connect
         await tell(client, run, "finish")
 
 
-async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(connect, source, temporal_server):
     """E10: at once, where the service would only fall silent. A signal is kept for the run meanwhile."""
     workflow = await in_database(Workflow.objects.get)(tool_name="Lasting")
     workflow.metadata["temporal"]["task_queue"] = "deserted"
@@ -127,9 +124,7 @@ async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(
     assert signals == ["finish"]
 
 
-async def test_a_run_that_ended_behind_our_back_is_not_told_anything(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_that_ended_behind_our_back_is_not_told_anything(connect, source, temporal_server):
     """E10: the record does not know it yet, but the engine does."""
     async with connect() as client:
         run = await start(client)
@@ -141,9 +136,7 @@ async def test_a_run_that_ended_behind_our_back_is_not_told_anything(
     assert await in_database(told)(execution, "signalled") == []
 
 
-async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(connect, source, temporal_server):
     """E10: the record names the first of its runs."""
     anything = {"name": "anything", "description": "", "inputSchema": {"type": "object"}}
     await in_database(Workflow.objects.filter(tool_name="Rounds").update)(signals=[anything])
@@ -159,7 +152,7 @@ async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(
     assert await in_database(told)(execution, "signalled") == ["agent sent anything."]
 
 
-def test_rest_asks_and_tells_the_same_run(source: Source):
+def test_rest_asks_and_tells_the_same_run(source):
     """E10."""
     client = agent()
     started = client.post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
@@ -173,7 +166,7 @@ def test_rest_asks_and_tells_the_same_run(source: Source):
     assert client.get(f"{address}/").json()["output"] == {"total": 1, "notes": ["by REST"]}
 
 
-def test_a_person_asks_and_tells_a_run_on_its_page(source: Source, admin_client: Any):
+def test_a_person_asks_and_tells_a_run_on_its_page(source, admin_client):
     """E10."""
     started = agent().post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
     execution = Execution.objects.get(pk=started["id"])

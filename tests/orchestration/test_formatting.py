@@ -4,13 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from pytest_django import Settings
 
 from catalogue.descriptions import tokens_for
 from orchestration.language_model import ModelError, ModelProblem, Reply, ask_model
 from orchestration.pipeline import cut_to_tokens, format_response
 from tests.engines import model_answers as wire
-from tests.engines.model_server import ModelServer
 
 
 async def formatted(raw: Any, **more: Any) -> Reply:
@@ -18,7 +16,7 @@ async def formatted(raw: Any, **more: Any) -> Reply:
     return await format_response(raw, ask=ask_model, **options)
 
 
-async def test_the_model_puts_the_response_into_words(model_server: ModelServer) -> None:
+async def test_the_model_puts_the_response_into_words(model_server):
     """C6.1, C6.2, C6.3: the raw JSON goes in, text comes out."""
     model_server.script("A-7 coûte 42,50 €.")
     reply = await formatted({"total": 42.5, "note": "schön"}, format_instructions="In French.")
@@ -29,15 +27,13 @@ async def test_the_model_puts_the_response_into_words(model_server: ModelServer)
     assert "response_format" not in asked.json
 
 
-async def test_text_is_shown_as_text(model_server: ModelServer) -> None:
+async def test_text_is_shown_as_text(model_server):
     model_server.script("Fine.")
     await formatted("plain\nwords")
     assert "<response>\nplain\nwords\n</response>" in model_server.asked[0].prompt
 
 
-async def test_a_long_response_is_cut_to_the_context_and_says_so(
-    model_server: ModelServer, settings: Settings
-) -> None:
+async def test_a_long_response_is_cut_to_the_context_and_says_so(model_server, settings):
     """C6.2: the beginning and the end stay; the whole prompt keeps within the limit."""
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 2_000}
     model_server.script("Many orders.")
@@ -50,9 +46,7 @@ async def test_a_long_response_is_cut_to_the_context_and_says_so(
     assert f"[The response was cut here: {whole:,} characters" in prompt
 
 
-async def test_long_wishes_leave_room_for_some_of_the_response(
-    model_server: ModelServer, settings: Settings
-) -> None:
+async def test_long_wishes_leave_room_for_some_of_the_response(model_server, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 1_000}
     model_server.script("Fine.")
     await formatted("r" * 10_000, format_instructions="f" * 8_000)
@@ -60,7 +54,7 @@ async def test_long_wishes_leave_room_for_some_of_the_response(
 
 
 @pytest.mark.parametrize("answer", [wire.says(""), wire.declines()], ids=["empty", "declined"])
-async def test_no_text_is_a_failure(model_server: ModelServer, answer: wire.Answer) -> None:
+async def test_no_text_is_a_failure(model_server, answer):
     """C8.4: which the request survives."""
     model_server.script(answer)
     with pytest.raises(ModelError) as raised:
@@ -68,12 +62,12 @@ async def test_no_text_is_a_failure(model_server: ModelServer, answer: wire.Answ
     assert raised.value.problem in (ModelProblem.EMPTY, ModelProblem.REFUSED)
 
 
-async def test_the_text_has_an_end(model_server: ModelServer) -> None:
+async def test_the_text_has_an_end(model_server):
     """C6.5."""
     model_server.script("long " * 20_000)
     assert len((await formatted(1)).text) == 50_000
 
 
 @pytest.mark.parametrize("length", [0, 39, 40, 41, 100, 1_000])
-def test_a_cut_keeps_within_its_tokens(length: int) -> None:
+def test_a_cut_keeps_within_its_tokens(length):
     assert len(cut_to_tokens("x" * length, 50)) <= 200

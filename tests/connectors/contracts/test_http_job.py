@@ -247,9 +247,7 @@ class TestJobEngines(ConnectorContract):
         with serving(request.param.engine_class()) as engine:
             yield request.param(engine)
 
-    async def test_an_unknown_workflow_cannot_be_started(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_an_unknown_workflow_cannot_be_started(self, connector, harness):
         """A2.4: Buildbot fails with an internal error instead, and the lookup tells that there is no run."""
         if not isinstance(harness, BuildbotHarness):
             await super().test_an_unknown_workflow_cannot_be_started(connector, harness)
@@ -259,7 +257,7 @@ class TestJobEngines(ConnectorContract):
             await connector.start(harness.unknown_workflow, {}, key=key)
         assert await connector.find_run(harness.unknown_workflow, {}, key=key) is None
 
-    async def test_runs_have_the_time_that_the_engine_gives_them(self, connector: Connector) -> None:
+    async def test_runs_have_the_time_that_the_engine_gives_them(self, connector):
         """A7.4: the product's own limit of five minutes would cancel most of what these engines run."""
         found = [one async for one in connector.discover() if isinstance(one, WorkflowDefinition)]
         assert min(one.timeout_seconds or 0 for one in found) >= 3600
@@ -272,9 +270,7 @@ async def to_buildbot() -> AsyncIterator[Connector]:
             yield connector
 
 
-async def test_builders_of_buildbot_are_listed_with_the_fields_that_a_caller_can_fill_in(
-    to_buildbot: Connector,
-) -> None:
+async def test_builders_of_buildbot_are_listed_with_the_fields_that_a_caller_can_fill_in(to_buildbot):
     """A1.1, A6.1: those of groups too, and not the reason, which is the key. A builder that nothing but other
     builders start is skipped."""
     complete, *_, triggered = [one async for one in to_buildbot.discover()]
@@ -293,14 +289,14 @@ async def test_builders_of_buildbot_are_listed_with_the_fields_that_a_caller_can
     assert "No force scheduler starts this builder." in triggered.reason
 
 
-async def test_buildbot_says_of_each_field_what_is_wrong_with_it(to_buildbot: Connector) -> None:
+async def test_buildbot_says_of_each_field_what_is_wrong_with_it(to_buildbot):
     """A2.4: in an object, which the agent reads as a sentence."""
     workflow = WorkflowRef(id="1", name="complete", metadata={"kept": {"scheduler": "force"}})
     with pytest.raises(Rejected, match="400 Bad Request: cups: Cups: none"):
         await to_buildbot.start(workflow, {"cups": 0}, key=uuid4())
 
 
-async def test_what_buildbot_logs_is_kept_without_its_workers_environment(to_buildbot: Connector) -> None:
+async def test_what_buildbot_logs_is_kept_without_its_workers_environment(to_buildbot):
     """E6, A8.5: where secrets often are."""
     workflow = WorkflowRef(id="2", name="fail", metadata={"kept": {"scheduler": "force"}})
     _, run = await start(to_buildbot, Sample(workflow, {}))
@@ -316,9 +312,7 @@ def conductor() -> Iterator[Conductor]:
         yield engine
 
 
-async def test_conductors_workflows_are_listed_in_their_latest_version_with_what_they_take(
-    conductor: Conductor,
-) -> None:
+async def test_conductors_workflows_are_listed_in_their_latest_version_with_what_they_take(conductor):
     """A1.1, A6.1: by their JSON Schema, or else by the names of their inputs."""
     async with closing(ConductorHarness(conductor).connector()) as connector:
         found = {item.name: item async for item in connector.discover()}
@@ -329,7 +323,7 @@ async def test_conductors_workflows_are_listed_in_their_latest_version_with_what
     assert fail.input_schema["properties"].keys() == {"cups", "sort"}
 
 
-async def test_open_source_conductor_is_asked_without_a_login_and_runs_the_reviewed_version() -> None:
+async def test_open_source_conductor_is_asked_without_a_login_and_runs_the_reviewed_version():
     """A5.1, B3: it promises nothing about keys, so that a lost start is looked up."""
     with serving(Conductor(is_open=True)) as engine:
         harness = ConductorHarness(engine)
@@ -346,7 +340,7 @@ async def test_open_source_conductor_is_asked_without_a_login_and_runs_the_revie
     assert (sent["version"], sent["correlationId"]) == (2, str(run.key))
 
 
-async def test_a_token_of_orkes_that_has_expired_is_renewed(conductor: Conductor) -> None:
+async def test_a_token_of_orkes_that_has_expired_is_renewed(conductor):
     """A5.1: without the caller's notice."""
     async with closing(ConductorHarness(conductor).connector()) as connector:
         assert (await connector.check()).ok
@@ -355,7 +349,7 @@ async def test_a_token_of_orkes_that_has_expired_is_renewed(conductor: Conductor
     assert sum(asked.path == "/api/token" for asked in conductor.asked) == 2
 
 
-async def test_a_run_of_dagster_that_is_still_starting_is_not_marked_as_cancelled_and_left_to_run() -> None:
+async def test_a_run_of_dagster_that_is_still_starting_is_not_marked_as_cancelled_and_left_to_run():
     """A7.5: Dagster would say that it is cancelled, and its process start all the same."""
     with serving(Dagster()) as engine:
         assert isinstance(engine, Dagster)

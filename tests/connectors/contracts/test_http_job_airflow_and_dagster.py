@@ -105,9 +105,7 @@ class TestRealJobEngines(ConnectorContract):
         if request.param == "airflow":
             fail_everything(job_engines)
 
-    async def test_simultaneous_starts_with_one_key_keep_the_promise_too(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_simultaneous_starts_with_one_key_keep_the_promise_too(self, connector, harness):
         """B3: on SQLite Airflow answers some of them with 500, as its database is locked. As such a start may
         have happened, the product repeats it with its key."""
         if not connector.capabilities.idempotent_start:
@@ -125,9 +123,7 @@ class TestRealJobEngines(ConnectorContract):
         assert len(set(await asyncio.gather(*(start_once() for _ in range(2))))) == 1
         assert harness.runs_started_with(key) == 1
 
-    async def test_terminate_ends_a_run_or_is_unsupported(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_terminate_ends_a_run_or_is_unsupported(self, connector, harness):
         """A7.5: Dagster says CANCELED at once, and CANCELING for a moment more while the process ends."""
         if isinstance(harness, RealAirflow):
             assert connector.capabilities.terminates_after_seconds is None
@@ -158,7 +154,7 @@ async def to_airflow(airflow: RealAirflow) -> AsyncIterator[Connector]:
         yield made
 
 
-async def test_the_params_of_a_dag_are_its_inputs(to_airflow: Connector) -> None:
+async def test_the_params_of_a_dag_are_its_inputs(to_airflow):
     """A1.1, A6.1: with types, limits and defaults; one without a default has to be given. A paused DAG is
     not listed."""
     found = {one.name: one async for one in to_airflow.discover() if isinstance(one, WorkflowDefinition)}
@@ -178,9 +174,7 @@ async def test_the_params_of_a_dag_are_its_inputs(to_airflow: Connector) -> None
     assert found["fail"].description == "Fails with the words that it is given."
 
 
-async def test_arguments_that_do_not_fit_a_dag_are_rejected_in_airflows_words(
-    airflow: RealAirflow, to_airflow: Connector
-) -> None:
+async def test_arguments_that_do_not_fit_a_dag_are_rejected_in_airflows_words(airflow, to_airflow):
     """A2.4: Airflow holds a run's configuration to the params."""
     key = uuid4()
     with pytest.raises(Rejected, match="Invalid input for param order_id"):
@@ -188,16 +182,14 @@ async def test_arguments_that_do_not_fit_a_dag_are_rejected_in_airflows_words(
     assert airflow.runs_started_with(key) == 0
 
 
-async def test_a_run_says_how_many_of_its_tasks_are_done_and_which_go_on(
-    airflow: RealAirflow, to_airflow: Connector
-) -> None:
+async def test_a_run_says_how_many_of_its_tasks_are_done_and_which_go_on(airflow, to_airflow):
     """A7.3: of Airflow, whose runs say nothing of their progress themselves."""
     _, run = await start(to_airflow, airflow.lasting)
     seen = await until(to_airflow, run, lambda seen: seen.progress_message == "wait")
     assert (seen.state, seen.progress) == (RunState.RUNNING, 0.0)
 
 
-async def test_a_run_of_dagster_says_how_many_of_its_steps_are_done(job_engines: Servers) -> None:
+async def test_a_run_of_dagster_says_how_many_of_its_steps_are_done(job_engines):
     """A7.3, A8.5: and its record keeps what it logged last."""
     harness = RealDagster(job_engines["dagster"])
     async with closing(harness.connector()) as connector:

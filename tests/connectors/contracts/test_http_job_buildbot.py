@@ -45,9 +45,7 @@ class TestRealBuildbot(ConnectorContract):
     def harness(self, buildbot: BuildbotServer) -> EngineHarness:
         return RealBuildbot(buildbot)
 
-    async def test_an_unknown_workflow_cannot_be_started(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_an_unknown_workflow_cannot_be_started(self, connector, harness):
         """A2.4: Buildbot fails with an internal error instead, and the lookup tells that there is no run."""
         key = uuid4()
         with pytest.raises(OutcomeUnknown, match="has no attribute 'force'"):
@@ -61,9 +59,7 @@ async def to_buildbot(buildbot: BuildbotServer) -> AsyncIterator[Connector]:
         yield made
 
 
-async def test_builders_are_listed_with_the_parameters_of_their_force_scheduler(
-    to_buildbot: Connector,
-) -> None:
+async def test_builders_are_listed_with_the_parameters_of_their_force_scheduler(to_buildbot):
     """A1.1, A6.1: one without a force scheduler is skipped, with the reason."""
     found = {one.name: one async for one in to_buildbot.discover() if isinstance(one, WorkflowDefinition)}
     skipped = [one async for one in to_buildbot.discover() if isinstance(one, RejectedDefinition)]
@@ -86,9 +82,7 @@ async def test_builders_are_listed_with_the_parameters_of_their_force_scheduler(
     assert without.reason.endswith("the engine refused: No force scheduler starts this builder.")
 
 
-async def test_arguments_reach_the_build_and_what_it_logs_is_kept(
-    buildbot: BuildbotServer, to_buildbot: Connector
-) -> None:
+async def test_arguments_reach_the_build_and_what_it_logs_is_kept(buildbot, to_buildbot):
     """A2.1, A8.5, E6: as properties; the environment of the worker, where secrets often are, is left out."""
     sample = Sample(RealBuildbot(buildbot).completing.workflow, {"cups": 5, "sort": "Darjeeling"})
     _, run = await start(to_buildbot, sample)
@@ -98,9 +92,7 @@ async def test_arguments_reach_the_build_and_what_it_logs_is_kept(
     assert "PATH=" not in str(seen.raw["logs"])
 
 
-async def test_a_refusal_says_which_parameter_is_wrong(
-    buildbot: BuildbotServer, to_buildbot: Connector
-) -> None:
+async def test_a_refusal_says_which_parameter_is_wrong(buildbot, to_buildbot):
     """A2.4: in Buildbot's words."""
     key = uuid4()
     with pytest.raises(Rejected, match="words: Words:'no!' does not match pattern"):
@@ -108,9 +100,7 @@ async def test_a_refusal_says_which_parameter_is_wrong(
     assert buildbot.runs_started_with(key) == 0
 
 
-async def test_a_request_that_buildbot_merges_into_a_later_one_has_not_succeeded(
-    buildbot: BuildbotServer, to_buildbot: Connector
-) -> None:
+async def test_a_request_that_buildbot_merges_into_a_later_one_has_not_succeeded(buildbot, to_buildbot):
     """A7.1: by default it merges those that wait, whatever their parameters; a builder can forbid that."""
     workflow = RealBuildbot(buildbot).completing.workflow
     runs = [(await start(to_buildbot, Sample(workflow, {"cups": cups})))[1] for cups in range(4)]
@@ -121,7 +111,7 @@ async def test_a_request_that_buildbot_merges_into_a_later_one_has_not_succeeded
     assert all(seen.state == RunState.FAILED and "merged this request" in seen.error for seen in merged)
 
 
-async def test_a_build_that_goes_on_is_stopped(buildbot: BuildbotServer, to_buildbot: Connector) -> None:
+async def test_a_build_that_goes_on_is_stopped(buildbot, to_buildbot):
     """A7.5: not only one that still waits. That of an unknown run never gets there: Buildbot would
     claim its number for good."""
     buildbot.stop_everything()

@@ -163,9 +163,7 @@ class TestRealN8n(ConnectorContract):
     def harness(self, n8n_server: N8nServer) -> EngineHarness:
         return RealN8n(n8n_server)
 
-    async def test_cancel_ends_a_run_or_is_unsupported(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_cancel_ends_a_run_or_is_unsupported(self, connector, harness):
         """A8.5: n8n 1.x has no public request for it, which shows at the first cancellation only."""
         _, run = await start(connector, harness.lasting)
         with pytest.raises(Unsupported):
@@ -173,9 +171,7 @@ class TestRealN8n(ConnectorContract):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_operations_of_its_own_document_that_tell_of_runs_answer(
-    n8n_server: N8nServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_operations_of_its_own_document_that_tell_of_runs_answer(n8n_server, capsys):
     """A7.4, C1.4: the document says that ids are numbers, and n8n sends texts."""
     document = Path(FOLDER) / "node_modules" / "n8n" / "dist" / "public-api" / "v1" / "openapi.yml"
     started = plain_http.post(

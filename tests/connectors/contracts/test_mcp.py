@@ -178,9 +178,7 @@ class TestMcpOverHttp(ConnectorContract):
         harness: EngineHarness = request.param(mcp_servers[request.param.era])
         return harness
 
-    async def test_a_start_whose_answer_is_garbage_has_an_unknown_outcome(
-        self, harness: EngineHarness
-    ) -> None:
+    async def test_a_start_whose_answer_is_garbage_has_an_unknown_outcome(self, harness):
         """A7.2: unless it came whole and is JSON, which ends the call whatever it says."""
         async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:

@@ -134,9 +134,7 @@ class TestPrefect(ConnectorContract):
     def harness(self, harness: PrefectHarness) -> PrefectHarness:
         return harness
 
-    async def test_cancel_ends_a_run_or_is_unsupported(
-        self, connector: Connector, harness: EngineHarness
-    ) -> None:
+    async def test_cancel_ends_a_run_or_is_unsupported(self, connector, harness):
         """A7.3, A7.5, A8.5: a run tells how far it is and what it logged last, and is cancelled then."""
         _, run = await start(connector, harness.lasting)
         seen = await until(connector, run, lambda seen: seen.progress_message == "Step 1 of 2.")
@@ -153,9 +151,7 @@ async def discovered(connector: Connector) -> dict[str, WorkflowDefinition]:
     return {item.name: item for item in items if isinstance(item, WorkflowDefinition)}
 
 
-async def test_a_deployment_becomes_a_workflow_with_its_words_and_parameters(
-    connector: Connector,
-) -> None:
+async def test_a_deployment_becomes_a_workflow_with_its_words_and_parameters(connector):
     """A1.1, A6.1: the flow's docstring, tags and version, and a schema without Prefect's extras."""
     found = (await discovered(connector))["place-order/shop"]
     assert found.description.startswith("Take an order and say what became of it.")
@@ -165,28 +161,26 @@ async def test_a_deployment_becomes_a_workflow_with_its_words_and_parameters(
     assert found.metadata["prefect_checks_parameters"] is True
 
 
-async def test_a_deployment_without_words_is_described_by_its_name(connector: Connector) -> None:
+async def test_a_deployment_without_words_is_described_by_its_name(connector):
     """A3.3: Prefect stores the word None where nobody wrote a description."""
     found = (await discovered(connector))["greet/plain"]
     assert found.description == "Runs the Prefect deployment greet/plain, which does not say what it does."
 
 
-async def test_parameters_that_a_deployment_sets_are_the_defaults(connector: Connector) -> None:
+async def test_parameters_that_a_deployment_sets_are_the_defaults(connector):
     """A6.1: what the deployment brings along nobody has to give."""
     found = (await discovered(connector))["greet/somebody"]
     assert found.input_schema["properties"]["name"]["default"] == "somebody"
 
 
-async def test_only_deployments_with_one_of_the_tags_are_listed(harness: PrefectHarness) -> None:
+async def test_only_deployments_with_one_of_the_tags_are_listed(harness):
     """A1.3: a source may be narrowed to what its tags allow, and its health tells the same number."""
     async with closing(harness.server.connector(include_tags=["tea", "coffee"])) as connector:
         assert set(await discovered(connector)) == {"place-order/shop"}
         assert re.fullmatch(r"Prefect 3\.\S+ answered; deployments: 1\.", (await connector.check()).message)
 
 
-async def test_the_result_is_what_the_newest_artifact_says(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_the_result_is_what_the_newest_artifact_says(connector, harness):
     """A2.3: JSON in the artifact, also as a block of code, is the output; its logs are kept in order."""
     _, snapshot = await harness.ended(connector, harness.completing)
     assert snapshot.output == {"order_id": "A17", "amount": 1.5, "priority": "high", "street": None}
@@ -194,18 +188,14 @@ async def test_the_result_is_what_the_newest_artifact_says(
     assert times and times == sorted(times)
 
 
-async def test_a_paused_deployment_runs_and_its_states_message_is_the_result(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_a_paused_deployment_runs_and_its_states_message_is_the_result(connector, harness):
     """A2.3: pausing stops schedules only, so the deployment is listed and can be called."""
     assert "greet/resting" in await discovered(connector)
     _, snapshot = await harness.ended(connector, harness.paused)
     assert snapshot.output == "Hello nobody!"
 
 
-async def test_a_failure_tells_the_exception_and_the_last_logged_error(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_a_failure_tells_the_exception_and_the_last_logged_error(connector, harness):
     """A2.4: both, and nothing of where Prefect keeps the pickled exception."""
     _, snapshot = await harness.ended(connector, harness.failing)
     assert snapshot.error.splitlines() == [
@@ -215,18 +205,14 @@ async def test_a_failure_tells_the_exception_and_the_last_logged_error(
     assert "storage_key" not in repr(snapshot.raw)
 
 
-async def test_a_run_whose_process_is_killed_has_failed(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_a_run_whose_process_is_killed_has_failed(connector, harness):
     """A7.4: a crash is a failure, with what Prefect knows of it."""
     _, snapshot = await harness.ended(connector, harness.crashing)
     assert snapshot.state is RunState.FAILED
     assert snapshot.error.startswith("The flow run crashed. Process exited with status code: -9.")
 
 
-async def test_a_run_without_a_worker_says_since_when_it_waits_and_is_cancelled_at_once(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_a_run_without_a_worker_says_since_when_it_waits_and_is_cancelled_at_once(connector, harness):
     """A7.3, A7.5: nobody waits in silence, and what has not begun needs nobody to end it."""
     lonely = Sample(WorkflowRef(id=harness.server.deploy_without_worker(), name="greet/nobody"), {})
     started, run = await start(connector, lonely)
@@ -240,9 +226,7 @@ async def test_a_run_without_a_worker_says_since_when_it_waits_and_is_cancelled_
     assert ended.finished_at
 
 
-async def test_arguments_that_do_not_fit_are_rejected_in_prefects_words(
-    connector: Connector, harness: PrefectHarness
-) -> None:
+async def test_arguments_that_do_not_fit_are_rejected_in_prefects_words(connector, harness):
     """A2.4: a server that checks parameters says what is wrong with them."""
     with pytest.raises(Rejected, match="'order_id' is a required property"):
         await start(connector, Sample(harness.completing.workflow, {"amount": 2}))
@@ -251,9 +235,7 @@ async def test_arguments_that_do_not_fit_are_rejected_in_prefects_words(
 @pytest.mark.parametrize(
     "told", [{"__prefect_kind": "jinja", "template": "{{ 6 * 7 }}"}, {"deep": [{"__prefect_kind": "x"}]}]
 )
-async def test_arguments_that_prefect_would_evaluate_are_not_sent(
-    connector: Connector, harness: PrefectHarness, told: Any
-) -> None:
+async def test_arguments_that_prefect_would_evaluate_are_not_sent(connector, harness, told):
     """E6: a caller must not read the workspace's variables through a template."""
     key = uuid4()
     with pytest.raises(Rejected, match="__prefect_kind"):
@@ -261,9 +243,7 @@ async def test_arguments_that_prefect_would_evaluate_are_not_sent(
     assert harness.runs_started_with(key) == 0
 
 
-async def test_prefects_own_runs_are_listed_by_workflow_state_and_time(
-    connector: PrefectConnector, harness: PrefectHarness
-) -> None:
+async def test_prefects_own_runs_are_listed_by_workflow_state_and_time(connector, harness):
     """E10: whoever started them; ours are known by their key."""
     run, ended = await harness.ended(connector, harness.failing)
     before = datetime.now(UTC) - timedelta(days=1)
@@ -286,9 +266,7 @@ async def test_prefects_own_runs_are_listed_by_workflow_state_and_time(
         assert not (await connector.list_runs(nothing, page_size=10)).runs
 
 
-async def test_prefects_runs_come_in_pages_and_bad_conditions_are_rejected(
-    connector: PrefectConnector, harness: PrefectHarness
-) -> None:
+async def test_prefects_runs_come_in_pages_and_bad_conditions_are_rejected(connector, harness):
     """E10: page after page without gaps, in the words of the engine where it refuses."""
     for sample in (harness.completing, harness.failing, harness.crashing, harness.paused):
         await harness.ended(connector, sample)

@@ -152,7 +152,7 @@ async def discovered(connector: Connector) -> dict[str, Any]:
     return {item.name: item async for item in connector.discover()}
 
 
-async def test_a_handler_becomes_a_workflow_with_its_words_and_fields(connector: RestateConnector) -> None:
+async def test_a_handler_becomes_a_workflow_with_its_words_and_fields(connector):
     """A1.1, A6.1: the handler's docstring and schema; its service's words where it has none."""
     found = await discovered(connector)
     place = found["Orders/place"]
@@ -165,9 +165,7 @@ async def test_a_handler_becomes_a_workflow_with_its_words_and_fields(connector:
     assert found["Approval/run"].timeout_seconds == 86_400
 
 
-async def test_only_handlers_that_can_be_called_and_asked_for_their_result_are_listed(
-    connector: RestateConnector,
-) -> None:
+async def test_only_handlers_that_can_be_called_and_asked_for_their_result_are_listed(connector):
     """A3.1: private ones are left out, and what cannot work is rejected with the reason."""
     found = await discovered(connector)
     assert not {"Hidden/work", "Orders/audit", "Approval/decide"} & found.keys()
@@ -177,9 +175,7 @@ async def test_only_handlers_that_can_be_called_and_asked_for_their_result_are_l
     assert "application/octet-stream" in rejected["Orders/press"]
 
 
-async def test_an_object_is_named_by_an_argument_beside_those_of_its_handler(
-    connector: RestateConnector,
-) -> None:
+async def test_an_object_is_named_by_an_argument_beside_those_of_its_handler(connector):
     """A6.1: `key` always, and what is no object as `input`."""
     found = await discovered(connector)
     boil, rename, times = (found[f"Kettle/{name}"].input_schema for name in ("boil", "rename", "times"))
@@ -193,7 +189,7 @@ async def test_an_object_is_named_by_an_argument_beside_those_of_its_handler(
     assert (await until_ended(connector, run)).output == "blue is A17"
 
 
-async def test_a_workflows_shared_handlers_are_its_queries_and_signals(connector: RestateConnector) -> None:
+async def test_a_workflows_shared_handlers_are_its_queries_and_signals(connector):
     """A8.2: one that takes nothing and answers, or says so, is a query; all else may change something."""
     workflow = (await discovered(connector))["Approval/run"]
     assert sorted(query.name for query in workflow.queries) == ["note", "stage"]
@@ -204,9 +200,7 @@ async def test_a_workflows_shared_handlers_are_its_queries_and_signals(connector
     assert workflow.metadata["shared"] == WorkflowHarness.shared
 
 
-async def test_a_handler_of_a_workflow_that_refuses_is_not_taken_for_an_engine_that_fails(
-    connector: RestateConnector,
-) -> None:
+async def test_a_handler_of_a_workflow_that_refuses_is_not_taken_for_an_engine_that_fails(connector):
     """A8.2: it answers 500, as a broken engine would; what was refused was not done."""
     _, run = await start(connector, WorkflowHarness.lasting)
     with pytest.raises(Rejected, match="A decision has words"):
@@ -217,7 +211,7 @@ async def test_a_handler_of_a_workflow_that_refuses_is_not_taken_for_an_engine_t
     await connector.terminate(run)
 
 
-async def test_text_and_nothing_are_results_too(connector: RestateConnector) -> None:
+async def test_text_and_nothing_are_results_too(connector):
     """A2.3: not every handler answers with JSON."""
     for target, takes, arguments, output in (
         ("Orders/say", "value", {"input": "Tea for two."}, "Tea for two."),
@@ -228,7 +222,7 @@ async def test_text_and_nothing_are_results_too(connector: RestateConnector) -> 
         assert (ended.state, ended.output) == (RunState.COMPLETED, output)
 
 
-async def test_an_invocation_that_waits_or_stumbles_says_why(connector: RestateConnector) -> None:
+async def test_an_invocation_that_waits_or_stumbles_says_why(connector):
     """A7.3: the next attempt with the last failure, an operator's turn, another invocation of the object."""
     _, paused = await start(connector, Sample(reference("Orders/stumble", "Service", "nothing"), {}))
     _, repeated = await start(connector, Sample(reference("Orders/stagger", "Service", "nothing"), {}))
@@ -248,7 +242,7 @@ async def test_an_invocation_that_waits_or_stumbles_says_why(connector: RestateC
     assert (await connector.poll(paused)).state is RunState.CANCELLED
 
 
-async def test_an_invocation_that_ignores_its_cancellation_is_killed(connector: RestateConnector) -> None:
+async def test_an_invocation_that_ignores_its_cancellation_is_killed(connector):
     """A7.5: it goes on until it is terminated, and both records say how it ended."""
     _, run = await start(connector, Sample(reference("Orders/stubborn", "Service", "nothing"), {}))
     await connector.cancel(run)
@@ -259,7 +253,7 @@ async def test_an_invocation_that_ignores_its_cancellation_is_killed(connector: 
 
 
 @pytest.mark.parametrize("run_id", ["inv_1", "inv_" + "0" * 34, "inv_x' or '1' = '1", "../services", ""])
-async def test_what_is_no_id_is_no_invocation(connector: RestateConnector, run_id: str) -> None:
+async def test_what_is_no_id_is_no_invocation(connector, run_id):
     """A8.1, E6: neither an error of the engine nor a part of a query."""
     run = RunRef(workflow=RestateHarness.completing.workflow, run_id=run_id, key=uuid4())
     for ask in (connector.poll, connector.cancel, connector.terminate):
@@ -267,7 +261,7 @@ async def test_what_is_no_id_is_no_invocation(connector: RestateConnector, run_i
             await ask(run)
 
 
-async def test_runs_are_listed_with_their_keys_and_filters_are_quoted(connector: RestateConnector) -> None:
+async def test_runs_are_listed_with_their_keys_and_filters_are_quoted(connector):
     """E10, E6: a quote in a filter ends no text of the query."""
     for harness in (RestateHarness, WorkflowHarness):
         _, run = await start(connector, harness.completing)
@@ -282,7 +276,7 @@ async def test_runs_are_listed_with_their_keys_and_filters_are_quoted(connector:
             await connector.list_runs(refused, page_size=10)
 
 
-async def test_a_lost_start_of_each_kind_is_found_by_its_key(connector: RestateConnector) -> None:
+async def test_a_lost_start_of_each_kind_is_found_by_its_key(connector):
     """B3: while it runs, too."""
     for sample in (RestateHarness.lasting, WorkflowHarness.lasting):
         key = uuid4()
