@@ -94,23 +94,9 @@ def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(running, talker, ad
     assert told(running, "signalled") == [] and "signal_unknown" in timeline(running)
 
 
-def test_who_may_only_look_can_ask_but_not_tell(running, talker, staff_with):
-    """E10."""
-    viewer = staff_with("view_execution")
-    assert forms_of(viewer, running) == ["progress", "count"]
-    assert press(viewer, running, "query", "progress").status_code == 200
-    assert press(viewer, running, "signal", "approve", '{"text": "yes"}').status_code == 403
-    assert len(talker.heard) == 1
-
-
 def test_a_link_tells_no_run_anything(running, talker, admin_client):
     """As with every button."""
     for kind in ("query", "signal"):
         address = page_url(running).removesuffix("change/") + f"{kind}/"
         assert admin_client.get(address, {"name": "approve"}).status_code == 405
     assert talker.heard == []
-
-
-def test_people_without_permission_see_none_of_it(running, staff_with):
-    member = staff_with("view_source")
-    assert press(member, running, "query", "progress").status_code == 403

@@ -99,21 +99,6 @@ def test_a_document_without_a_tool_cannot_be_imported(admin_client, raw, sentenc
     assert sentence in text_of(page)
 
 
-def test_only_who_may_write_sources_imports(staff_with, admin_client):
-    """B4: also what somebody else has looked at."""
-    looking = upload(admin_client)
-    adding = staff_with("view_source", "add_source")
-    assert "You may not add and change sources." in text_of(upload(adding))
-    assert "You may not add and change sources." in text_of(confirm(adding, looking))
-    assert adding.post(url(), {"sealed": "made up"}).status_code == 403
-    assert confirm(adding, upload(adding, source="shop")).status_code == 302
-
-
-def test_who_may_only_look_at_sources_has_no_import(staff_with):
-    """B4."""
-    assert staff_with("view_source").get(url()).status_code == 403
-
-
 CHOSEN = {"source": "shop", "base_url": BASE, "only": "list*\nGET /x", "tags": "orders", "prune": "on"}
 CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 

@@ -36,9 +36,6 @@ def post_form(client: Client, obj: Any, changes: dict[str, Any]) -> None:
     assert response.status_code == 302, text_of(response)
 
 
-NO_RULES = {"rules-TOTAL_FORMS": 0, "rules-INITIAL_FORMS": 0}
-
-
 def rename_by_form(client: Client) -> Any:
     workflow = make_workflow(name="report")
     post_form(client, workflow, {"tool_name": "monthly", "title_override": "Monthly", "enabled": ""})

@@ -171,18 +171,6 @@ def test_a_hostile_servers_words_are_shown_as_text(admin_client, source):
         assert script not in page and "<b>" not in page
 
 
-def test_whoever_may_only_look_changes_nothing(staff_with, prompt):
-    ServerFeature.objects.filter(pk=prompt.pk).update(enabled=True, offered=CHANGED)
-    viewer = staff_with("view_serverfeature")
-    page = viewer.get(page_url(prompt))
-    assert "Greets." in text_of(page) and not page.context["buttons"]
-    assert viewer.post(page_url(prompt), {"served_as": "x"}).status_code == 403
-    assert press(viewer, prompt, "accept").status_code == 403
-    run_action(viewer, "disable_selected", prompt)
-    prompt.refresh_from_db()
-    assert (prompt.served_as, prompt.enabled) == ("greet", True)
-
-
 def test_the_page_of_the_source_leads_to_them(admin_client, everything):
     source = everything["prompt"].source
     page = admin_client.get(page_url(source))

@@ -29,11 +29,6 @@ def ledger_form(client: Client) -> Any:
     return client.get(add_url(Source), {"kind": "ledger"})
 
 
-def ledger_source(**settings: Any) -> Source:
-    config = {"address": "https://ledger.example.com/"} | settings
-    return make_source("books", kind="ledger", config=config, credentials={"password": "long-password"})
-
-
 def row_of(page: str, field: str) -> str:
     """The HTML of a field from its label to the next one."""
     return page.partition(f'for="id_{field}"')[2].partition("<label")[0]

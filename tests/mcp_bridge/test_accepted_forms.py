@@ -114,9 +114,3 @@ def test_notifications_are_taken_from_all(mcp_server, token):
     notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     for accept in (JSON, STREAM, None):
         assert send(mcp_server, token, accept, "2025-11-25", (notification, {})).status_code == 202
-
-
-@pytest.mark.parametrize("accept", ["text/event-stream;q=0, */*", "text/html", "text/event-stream; q=0.0"])
-def test_a_stream_of_changes_has_to_be_accepted_by_name(mcp_server, token, accept):
-    headers = {"authorization": f"Bearer {token}", "accept": accept, "mcp-protocol-version": "2025-11-25"}
-    assert plain_http.get(mcp_server.url, headers=headers, timeout=20).status_code == 406

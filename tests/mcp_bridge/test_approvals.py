@@ -192,6 +192,7 @@ async def test_responses_sent_with_a_repeated_call_approve_nothing(
     declared, mcp_server, hers, guarded, settings
 ):
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.1}
+    await in_database(override_workflow)(guarded, inline_wait_seconds=None)
     capabilities = {"elicitation": declared}
     responses = {"approval": APPROVES}
     asked = await call_by_hand(mcp_server, hers, capabilities, inputResponses=responses)

@@ -86,7 +86,7 @@ def test_other_eras_have_no_such_stream(mcp_server, token, version):
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-@pytest.mark.parametrize("accept", ["application/json", "*/*", "text/html", ""])
+@pytest.mark.parametrize("accept", ["application/json", "*/*", "", "text/event-stream;q=0, */*"])
 def test_who_does_not_take_an_event_stream_gets_none(mcp_server, token, accept):
     """A browser or a probe would wait for its end."""
     answer = request(mcp_server, "GET", token, accept=accept)

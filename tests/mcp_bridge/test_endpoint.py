@@ -31,22 +31,6 @@ def modern(method: str, **params: object) -> tuple[dict[str, object], dict[str, 
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META, **params}}, headers
 
 
-@pytest.mark.parametrize("credentials", ["", "Bearer", "Bearer wrong", "Basic d2ZjOng=", "bearer x y"])
-def test_without_a_valid_token_nobody_gets_in(mcp_server, credentials):
-    body, headers = modern("tools/list")
-    response = mcp_server.post(body, headers=headers | {"authorization": credentials})
-    assert response.status_code == 401
-    challenge = response.headers["www-authenticate"]
-    assert challenge.startswith("Bearer ")
-    assert "/.well-known/oauth-protected-resource/mcp" in challenge
-
-
-def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_server):
-    document = plain_http.get(f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp").json()
-    assert document["bearer_methods_supported"] == ["header"]
-    assert document["resource"].endswith("/mcp")
-
-
 @pytest.mark.databases("identity.tokens", "identity.models")
 def test_a_revoked_and_an_expired_token_are_refused(mcp_server, token):
     body, headers = modern("tools/list")
@@ -71,21 +55,6 @@ def test_server_discover_names_both_the_product_and_what_it_can_do(mcp_server, t
     assert "2026-07-28" in result["supportedVersions"]
     assert "tools" in result["capabilities"]
     assert result["resultType"] == "complete"
-
-
-def test_a_listing_may_be_kept_by_its_caller_only(mcp_server, token, source):
-    body, headers = modern("tools/list")
-    result = mcp_server.post(body, headers=headers, token=token).json()["result"]
-    assert result["cacheScope"] == "private"
-    assert result["ttlMs"] >= 0
-
-
-def test_a_foreign_origin_or_host_is_refused(mcp_server, token):
-    """DNS rebinding: a page of somebody else's must not talk to us through a visitor's browser."""
-    body, headers = modern("tools/list")
-    foreign_origin = mcp_server.post(body, token=token, headers=headers | {"origin": "https://evil.example"})
-    foreign_host = mcp_server.post(body, token=token, headers=headers | {"host": "evil.example"})
-    assert (foreign_origin.status_code, foreign_host.status_code) == (403, 421)
 
 
 HOSTILE_BODIES = {
@@ -313,11 +282,6 @@ def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_serv
         chunks = (b"x" * 1_000_000 for _ in range(50))
         response = plain_http.post(f"{mcp_server.base_url}/admin/login/", content=chunks, headers=headers)
         assert response.status_code == status
-
-
-def test_a_cursor_that_nobody_gave_out_is_refused(mcp_server, token):
-    body, headers = modern("tools/list", cursor="made-up")
-    assert mcp_server.post(body, headers=headers, token=token).json()["error"]["code"] == -32602
 
 
 def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server, token):

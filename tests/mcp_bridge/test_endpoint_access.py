@@ -331,11 +331,6 @@ def test_no_answer_may_be_kept_on_the_way(mcp_server, token, method):
     assert "no-cache" in called.headers["cache-control"] or called.headers["cache-control"] == "no-store"
 
 
-def test_a_toolset_is_found_with_a_slash_at_its_end_too(mcp_server, token):
-    Toolset.objects.create(slug="sales")
-    assert request(mcp_server, path="/mcp/sales/", token=token, **ERAS["2026-07-28"]).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("scope", "lists", "reads"),
     [(Scope.ADMIN, True, True), (Scope.RUN, False, True), (Scope.READ, True, True)],

@@ -157,18 +157,21 @@ ODD: dict[str, tuple[Any, list[str]]] = {  # The data, and the addresses that ma
 }
 
 
-@pytest.mark.parametrize(("data", "pages"), ODD.values(), ids=ODD)
-async def test_only_addresses_of_pages_are_shown_whatever_the_data(connect, refusing, era, data, pages):
-    refusing.data = data
+async def test_only_addresses_of_pages_are_shown_whatever_the_data(connect, refusing, era, subtests):
     async with connect(mode=era) as client:
-        result = await client.call_tool("good", {})
-        with pytest.raises(MCPError) as error:
-            await client.get_prompt("greet")
-
-    for words in (result.content[0].text, error.value.message, json.dumps(result.structured_content)):
-        assert [page for page in (PAGE, SECOND) if page in words] == pages
-        assert "javascript:" not in words and "evil.example" not in words and len(words) < 10_000
-    assert await in_database(lambda: Execution.objects.get().aftermath)() == Aftermath.NO_OTHER_ARGUMENTS
+        for name, (data, pages) in ODD.items():
+            refusing.data = data
+            with subtests.test(name):
+                result = await client.call_tool("good", {})
+                with pytest.raises(MCPError) as error:
+                    await client.get_prompt("greet")
+                structured = json.dumps(result.structured_content)
+                for words in (result.content[0].text, error.value.message, structured):
+                    assert [page for page in (PAGE, SECOND) if page in words] == pages
+                    assert "javascript:" not in words and "evil.example" not in words
+                    assert len(words) < 10_000
+    aftermaths = await in_database(lambda: {one.aftermath for one in Execution.objects.all()})()
+    assert aftermaths == {Aftermath.NO_OTHER_ARGUMENTS}
 
 
 DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is read of it
@@ -187,17 +190,21 @@ DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is r
 
 
 @pytest.mark.parametrize("code", [-32602, -32000, -32601])
-@pytest.mark.parametrize(("data", "read"), DATA.values(), ids=DATA)
-async def test_the_data_of_an_error_is_read_by_agents_and_people(connect, refusing, data, read, code):
-    refusing.code, refusing.message, refusing.data = code, "bad x", data
-    async with connect() as client:
-        result = await client.call_tool("good", {})
-        with pytest.raises(MCPError) as error:
-            await client.read_resource("x://1")
+async def test_the_data_of_an_error_is_read_by_agents_and_people(connect, refusing, code, subtests):
+    def last_run() -> tuple[str, str]:
+        execution = Execution.objects.latest("created_at")
+        return execution.error, json.dumps(execution.payload.start_answer)
 
-    execution = await in_database(Execution.objects.get)()
-    kept = await in_database(lambda: json.dumps(execution.payload.start_answer))()
-    for words in (result.content[0].text, error.value.message, execution.error):
-        assert "bad x" in words and read in words and str(code) in words
-        assert KEY not in words and "\x1b" not in words and len(words) < 2_000
-    assert KEY not in kept and "bad x" in kept and len(kept) < 5_000
+    refusing.code, refusing.message = code, "bad x"
+    async with connect() as client:
+        for name, (data, read) in DATA.items():
+            refusing.data = data
+            with subtests.test(name):
+                result = await client.call_tool("good", {})
+                with pytest.raises(MCPError) as error:
+                    await client.read_resource("x://1")
+                stored, kept = await in_database(last_run)()
+                for words in (result.content[0].text, error.value.message, stored):
+                    assert "bad x" in words and read in words and str(code) in words
+                    assert KEY not in words and "\x1b" not in words and len(words) < 2_000
+                assert KEY not in kept and "bad x" in kept and len(kept) < 5_000

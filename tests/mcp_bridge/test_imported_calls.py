@@ -26,7 +26,6 @@ TEXT = {"type": "string"}
 KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
 SECRET = "hunter2-hunter2"
 MULTIPART = "multipart/form-data"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 Import = Callable[..., Any]
 
@@ -131,30 +130,6 @@ def _page_of_execution() -> str:
     return browser.get(f"/admin/executions/execution/{key}/change/").content.decode()
 
 
-async def test_what_is_read_only_behind_a_reference_is_not_offered(bring, connect):
-    """C1.4: by reference or allOf, in the body and deeper in it."""
-    schemas = {
-        "Version": {"type": "object", "readOnly": True, "properties": {"id": TEXT}},
-        "Made": {"allOf": [{"$ref": "#/components/schemas/Version"}, {"description": "When."}]},
-    }
-    reference = {"$ref": "#/components/schemas/Version"}
-    inner = {"type": "object", "required": ["active"], "properties": {"active": reference, "name": TEXT}}
-    properties = {
-        "name": TEXT,
-        "active": reference,
-        "made": {"$ref": "#/components/schemas/Made"},
-        "inner": inner,
-    }
-    body = body_of({"type": "object", "required": ["name", "active"], "properties": properties})
-    await bring({"/flows": {"post": operation("add_flow", **body)}}, components={"schemas": schemas})
-
-    schema = (await tools_of(connect))["add_flow"].input_schema
-
-    assert list(schema["properties"]) == ["name", "inner"] and schema["required"] == ["name"]
-    assert list(schema["properties"]["inner"]["properties"]) == ["name"]
-    assert "required" not in schema["properties"]["inner"]
-
-
 SECURITY: dict[str, tuple[Any, bool]] = {
     "wants it": ([{"key": []}], True),
     "says nothing of its own": (None, True),
@@ -203,25 +178,6 @@ async def test_a_bearer_token_does_for_a_key_in_the_header_authorization(api, br
     assert api.last.header("Authorization") == f"Bearer {SECRET}"
 
 
-async def test_parameters_that_are_written_as_json_are_sent(api, bring, connect):
-    """C1.4: whatever their value, in the query and in headers."""
-    schema = {"type": "object", "properties": {"state": {"type": ["string", "null"]}}}
-    content = {"content": {"application/json": {"schema": schema}}}
-    parameters = [
-        {"name": "filter", "in": "query", **content},
-        {"name": "X-Hints", "in": "header", **content},
-    ]
-    await bring({"/items": {"get": operation("items", parameters=parameters)}})
-    assert (await tools_of(connect))["items"].input_schema["properties"]["filter"]["type"] == "object"
-
-    wanted = {"state": "é&ü", "more": [1, None]}
-    assert not (await call(connect, "items", {"filter": wanted, "X-Hints": wanted})).is_error
-
-    ((name, value),) = api.last.query
-    assert (name, json.loads(value)) == ("filter", wanted)
-    assert json.loads(api.last.header("X-Hints") or "") == wanted
-
-
 ACCEPTED: dict[str, tuple[dict[str, Any], str]] = {
     "JSON and others": ({"enum": ["text/csv", "*/*", "application/json"]}, "application/json"),
     "no JSON": ({"enum": ["text/event-stream", "text/csv"]}, "text/event-stream"),
@@ -260,16 +216,6 @@ async def test_an_entry_of_an_object_in_the_query_is_not_the_sources_key(api, br
     assert refused.is_error and "key is reserved for the source's keys; leave it out" in str(refused.content)
 
 
-async def test_a_file_that_is_the_whole_body_is_sent(api, bring, connect):
-    """C1.4."""
-    content = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
-    await bring({"/photo": {"put": operation("photo", requestBody={"content": content})}})
-    assert not (await call(connect, "photo", {"body": f"data:;base64,{PIXEL}"})).is_error
-    assert (api.last.header("Content-Type"), api.last.body[:4]) == ("image/png", b"\x89PNG")
-    refused = await call(connect, "photo", {"body": "data:image/png;base64"})
-    assert refused.is_error and "body is not a valid data: URI" in str(refused.content)
-
-
 def parts_of(request: Arrived) -> list[Message]:
     """As Python's own reader of MIME takes them apart."""
     head = f"Content-Type: {request.header('Content-Type')}\r\n\r\n".encode()
@@ -302,44 +248,6 @@ UPLOAD = {
         "raw": {"type": "string", "contentMediaType": "image/png"},
     },
 }
-
-
-async def test_forms_with_files_are_sent(api, bring, connect):
-    """C1.4: texts, numbers, lists, objects, and files as a text or a data: URI."""
-    body = body_of(UPLOAD, media_type=MULTIPART)
-    body["requestBody"]["content"][MULTIPART]["encoding"] = {"raw": {"contentType": "image/png, image/jpeg"}}
-    await bring({"/files": {"post": operation("upload", **body)}})
-    schema = (await tools_of(connect))["upload"].input_schema
-    assert schema["required"] == ["file", "purpose"]
-    assert (
-        schema["properties"]["file"]["type"] == "string"
-        and "data: URI" in schema["properties"]["file"]["description"]
-    )
-
-    arguments = {
-        "file": f"data:image/png;name=p%C3%AFxel.png;base64,{PIXEL}",
-        "purpose": 'a "quoted" é',
-        "count": 3,
-        "labels": ["x", "y"],
-        "meta": {"a": 1},
-        "pages": ["first\npage", "data:application/pdf;base64,JVBERg=="],
-        "raw": "data:;base64,AAEC",
-    }
-    assert not (await call(connect, "upload", arguments)).is_error
-
-    parts = [told(part) for part in parts_of(api.last)]
-    (name, filename, kind, content), *others = parts
-    assert (name, kind, content[:4]) == ("file", "image/png", b"\x89PNG") and filename.endswith("xel.png")
-    assert others == [
-        ("purpose", None, None, 'a "quoted" é'.encode()),
-        ("count", None, None, b"3"),
-        ("labels", None, None, b"x"),
-        ("labels", None, None, b"y"),
-        ("meta", None, "application/json", b'{"a":1}'),
-        ("pages", "pages.txt", "text/plain; charset=utf-8", b"first\npage"),
-        ("pages", "pages.pdf", "application/pdf", b"%PDF"),
-        ("raw", "raw.png", "image/png", b"\x00\x01\x02"),
-    ]
 
 
 EMPTIABLE: dict[str, dict[str, Any]] = {
@@ -376,31 +284,6 @@ async def test_a_list_that_has_to_be_there_has_an_item_where_none_is_nothing(
     refused = await call(connect, "put_things", {"ids": []})
     assert refused.is_error and not api.arrived
     assert not (await call(connect, "put_things", {"ids": ["a"]})).is_error and api.arrived
-
-
-@pytest.mark.parametrize("first", ["application/json", MULTIPART])
-async def test_files_are_sent_in_a_form_where_json_is_offered_as_well(api, bring, connect, first):
-    """C1.4: OpenAI's document gives both with one schema, and JSON has no words for bytes."""
-    file = {"type": "string", "format": "binary"}
-    files = {"anyOf": [{"type": "array", "items": file}, file]}
-    schema = {"type": "object", "required": ["files"], "properties": {"files": files, "name": TEXT}}
-    other = ({"application/json", MULTIPART} - {first}).pop()
-    content = {first: {"schema": schema}, other: {"schema": schema}}
-    plain = {"type": "object", "properties": {"name": TEXT}}
-    renaming = {first: {"schema": plain}, other: {"schema": plain}}
-    await bring(
-        {
-            "/skills": {"post": operation("create_skill", requestBody={"content": content})},
-            "/names": {"post": operation("rename", requestBody={"content": renaming})},
-        }
-    )
-
-    assert not (await call(connect, "create_skill", {"files": ["data:;base64,AAEC"], "name": "n"})).is_error
-    parts = [told(part) for part in parts_of(api.last)]
-    assert not (await call(connect, "rename", {"name": "n"})).is_error
-
-    assert parts[0][0] == "files" and parts[0][3] == b"\x00\x01\x02" and parts[1][::3] == ("name", b"n")
-    assert api.last.json == {"name": "n"}
 
 
 @pytest.mark.parametrize("file", ["data:image/png;base64,###", "data:nothing", "data:a b;base64,AAAA"])

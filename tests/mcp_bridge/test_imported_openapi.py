@@ -34,18 +34,6 @@ def import_temporal() -> OpenApiImport:
     return import_document(OpenApiImportRequest(content=content, base_url=BASE, expose=True))
 
 
-def test_every_operation_of_a_large_document_is_imported_or_refused():
-    """C1.1, C1.4: with queries by the batch, and again without a change."""
-    with CaptureQueriesContext(connection) as queries:
-        outcome = import_temporal()
-    assert len(outcome.tools) + len(outcome.refused) == OPERATIONS and outcome.deprecated == 0
-    assert all(refused.reason for refused in outcome.refused)
-    assert outcome.every_change.count(Change.ADDED) == Workflow.objects.count() == OPERATIONS
-    assert len(queries) < OPERATIONS / 4
-    assert not Workflow.objects.exclude(schema_problem="").exists()
-    assert import_temporal().every_change.count(Change.UNCHANGED) == OPERATIONS
-
-
 REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
     ("GetClusterInfo", {}, "GET", "/api/v1/cluster-info", {}, None),
     (
@@ -81,9 +69,16 @@ REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
 """Operation, arguments, and the request's method, address, query and body."""
 
 
-def test_its_tools_make_the_requests_that_the_api_describes(subtests):
-    """C1.4."""
-    import_temporal()
+def test_every_operation_of_a_large_document_becomes_a_tool_that_makes_its_request(subtests):
+    """C1.1, C1.4: with queries by the batch, and again without a change."""
+    with CaptureQueriesContext(connection) as queries:
+        outcome = import_temporal()
+    assert len(outcome.tools) + len(outcome.refused) == OPERATIONS and outcome.deprecated == 0
+    assert all(refused.reason for refused in outcome.refused)
+    assert outcome.every_change.count(Change.ADDED) == Workflow.objects.count() == OPERATIONS
+    assert len(queries) < OPERATIONS / 4
+    assert not Workflow.objects.exclude(schema_problem="").exists()
+    assert import_temporal().every_change.count(Change.UNCHANGED) == OPERATIONS
     for name, arguments, method, address, query, body in REQUESTS:
         with subtests.test(name):
             workflow = Workflow.objects.get(name=name)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from mcp import Client, MCPError
+from mcp import Client
 
 from access.callers import Scope
 from catalogue.models import Toolset, Workflow
@@ -14,7 +14,7 @@ from mcp_bridge.content import BEGINNING
 from tests.executions.engines import until
 from tests.executions.steps import after, told
 from tests.executions.talkative import QUERIES, SIGNALS, review, talker
-from tests.factories import make_execution, make_toolset, make_workflow
+from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
 
 __all__ = ["review", "talker"]
@@ -109,31 +109,6 @@ async def test_mistakes_are_told_where_the_model_can_correct_itself(connect, pat
             result = await client.call_tool(tool, asked)
             assert result.is_error and words in result.content[0].text, asked
     assert talker.heard == []
-
-
-async def test_another_callers_run_is_unknown(connect, review, talker):
-    """E10."""
-    other = await in_database(make_execution)(
-        review, state=State.RUNNING, run_id="run-1", caller="token:99999"
-    )
-    async with connect() as client:
-        for tool, name in (("query_execution", "progress"), ("signal_execution", "approve")):
-            result = await client.call_tool(tool, {"execution_id": str(other.pk), "name": name})
-            assert result.is_error and "Unknown execution" in result.content[0].text
-    assert talker.heard == []
-
-
-async def test_who_may_only_read_can_ask_but_not_tell(connect, patient_review):
-    """E10."""
-    _, reader = await in_database(create_token)(name="reader", scopes=[Scope.READ])
-    _, runner = await in_database(create_token)(name="runner", scopes=[Scope.RUN])
-    asked = {"execution_id": "some", "name": "approve"}
-    async with connect(as_token=reader) as client:
-        with pytest.raises(MCPError, match="workflows:run"):
-            await client.call_tool("signal_execution", asked)
-    async with connect(as_token=runner) as client:
-        with pytest.raises(MCPError, match="workflows:read"):
-            await client.call_tool("query_execution", asked)
 
 
 async def test_a_signal_of_unknown_outcome_tells_the_model_not_to_repeat_it(connect, patient_review, talker):

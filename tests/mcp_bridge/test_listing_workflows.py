@@ -15,7 +15,7 @@ from access.callers import Scope
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
-from dev.benchmarks._workflows import fill_catalogue, realistic_definitions
+from dev.benchmarks._workflows import fill_catalogue
 from dev.benchmarks.context import GOALS, MODES, TYPICAL
 from identity.tokens import Access, create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, DEFAULT_LIMIT, MOST_LISTED, list_for
@@ -199,16 +199,6 @@ async def test_a_query_ranks_what_it_finds(connect, books):
         assert (await names(client, query="close month"))[0] == "close_month"
         assert await names(client, query="transfers", tags=["support"]) == []
         assert await names(client, query="transfers", source="erp", mode="detailed") == ["pay_suppliers"]
-
-
-ODD_QUERIES = ["\x00", "' OR 1=1 --", '"', "((", "&|!*:", "…", "🙂", "x" * 10_000, "not and or " * 1_000]
-
-
-async def test_no_query_is_an_error(connect, books, subtests):
-    async with connect() as client:
-        for query in ODD_QUERIES:
-            with subtests.test(query=query):
-                await listing(client, query=query)
 
 
 async def test_a_source_narrows_the_list(connect, books):
@@ -429,45 +419,6 @@ async def test_a_typical_catalogue_is_as_much_smaller_as_promised(connect, trans
     for mode, least in GOALS.items():
         assert 1 - sizes[mode] / full >= least, (mode, sizes[mode], full)
     assert sizes["compact"] < sizes["standard"] < sizes["detailed"]
-
-
-def short_definitions() -> list[dict[str, Any]]:
-    """Of which `tools/list` sends some 850 characters each, as D assumes; the usual ones have 1,100."""
-    whole = realistic_definitions(1_500)
-    shown = ("name", "description", "inputSchema")
-    return [told for told in whole if 770 <= len(json.dumps([told[name] for name in shown])) <= 890]
-
-
-def long_definitions() -> list[dict[str, Any]]:
-    """Whose descriptions have 750 characters."""
-    whole = realistic_definitions(1_000)
-    return [told | {"description": told["description"][:750].ljust(750, ".")} for told in whole]
-
-
-@pytest.mark.parametrize(
-    ("definitions", "sent"),
-    [(short_definitions, (840, 860)), (long_definitions, (1_300, 2_000))],
-    ids=["850 characters in all", "descriptions of 750 characters"],
-)
-async def test_a_list_of_short_or_long_workflows_is_as_much_smaller(
-    connect, transactional_db, definitions, sent
-):
-    """D5"""
-
-    def fill() -> None:
-        source = make_source("engine")
-        for told in definitions()[:TYPICAL]:
-            more = {"description": told["description"], "tags": told["tags"]}
-            make_workflow(source, name=told["name"], input_schema=told["inputSchema"], **more)
-
-    await in_database(fill)()
-    async with connect() as client:
-        tools = [tool for tool in (await client.list_tools()).tools if tool.name not in BUILT_IN_TOOLS]
-        full = sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools)
-        compact = len((await client.call_tool("list_workflows", {})).content[0].text)
-    assert len(tools) == TYPICAL
-    assert sent[0] <= full / TYPICAL <= sent[1]
-    assert 1 - compact / full >= GOALS["compact"], (compact / TYPICAL, full / TYPICAL)
 
 
 def test_listing_takes_no_query_once_the_catalogue_is_known(db):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import os
 import re
 import socket
@@ -164,14 +165,14 @@ def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(mcp_server, h
         ("http://catalogue.example.com", None, ""),
     ],
 )
-@pytest.mark.parametrize("path", ["/mcp", "/admin/login/", "/api/"])
 def test_the_log_says_once_that_a_trusted_proxy_has_another_scheme_than_the_public_address(
-    mcp_server, settings, path, public, sent, told
+    mcp_server, settings, public, sent, told
 ):
     """O9: cookies were not Secure, and nothing said so."""
     headers = {} if sent is None else {"x-forwarded-proto": sent}
     settings.PUBLIC_URL = public
-    for trusted in ("10.0.0.0/8", "127.0.0.0/8, ::1"):
+    paths = ("/mcp", "/admin/login/", "/api/")
+    for path, trusted in itertools.product(paths, ("10.0.0.0/8", "127.0.0.0/8, ::1")):
         settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": trusted}
         warn_once.cache_clear()
         with shown_lines() as lines:

@@ -68,9 +68,10 @@ OUTPUTS: dict[str, tuple[Blocks, Any]] = {
     "an array": ([text("Both.")], [2, 3]),
 }
 DOORS = ("its own tool", "execute_workflow")
+EACH_DOOR = pytest.mark.parametrize(("door", "era"), [*zip(DOORS, ("2026-07-28", "legacy"), strict=True)])
 
 
-@pytest.mark.parametrize("door", DOORS)
+@EACH_DOOR
 @pytest.mark.parametrize("given", OUTPUTS)
 @pytest.mark.parametrize("note", ["cached", "renamed", "both"])
 async def test_a_note_beside_a_result_is_read_and_nothing_of_the_result_is_lost(
@@ -132,7 +133,7 @@ FAILURES: dict[str, tuple[Blocks, Any]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@EACH_DOOR
 @pytest.mark.parametrize("has_schema", [True, False], ids=["schema", "no schema"])
 @pytest.mark.parametrize("given", FAILURES)
 async def test_a_failure_is_read_whole_and_has_structured_content_only_by_its_schema(

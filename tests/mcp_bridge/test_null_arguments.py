@@ -42,16 +42,6 @@ async def test_an_argument_that_is_null_for_nothing_never_reaches_the_engine(
     assert meant in request.received.json.values()
 
 
-async def test_null_for_a_required_argument_is_refused_as_null(connect, long_workflow):
-    """A2.5"""
-    await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
-    async with connect() as client:
-        result = await client.call_tool(long_workflow.tool_name, {"month": None, "copies": None})
-
-    assert result.is_error and "/month: null is not of type" in result.content[0].text
-    assert "copies" not in result.content[0].text
-
-
 EVERY_ARGUMENT: dict[str, dict[str, Any]] = {
     "list_workflows": {
         "query": "", "tags": [], "source": "", "mode": "standard",

@@ -116,16 +116,3 @@ def test_so_do_calls_whose_refusal_an_mcp_server_gives_as_a_result(mcp_server, t
         told = mcp_server.post(body, token=token, headers=headers).text
         assert HELD_CHANGE in told and '"isError":true' in told
         assert b"Do not tell" not in served(mcp_server, token)
-
-
-def test_list_workflows_says_why_a_list_is_an_old_one(engine, mcp_server, token):
-    """A1.4"""
-    engine.workflows = [definition(1)]
-    source: Source = make_source("erp", base_url=engine.base_url)
-    refresh_source(source)
-    enable_workflows(Workflow.objects.all())
-    engine.workflows = []
-    refresh_source(source)
-    body, headers = modern("tools/call", name="list_workflows", arguments={})
-    told = mcp_server.post(body, token=token, headers=headers).text
-    assert "report_1" in told and "1 of 1 workflow is missing" in told

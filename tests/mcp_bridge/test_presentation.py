@@ -6,11 +6,8 @@ import pytest
 from django.db import connection
 from loguru import logger
 
-from catalogue.actions.workflows import enable_workflows, override_workflow
-from catalogue.discovery import refresh_source
 from catalogue.models import Revision, Workflow
-from tests.catalogue.engine import Engine, definition
-from tests.factories import make_source, make_workflow
+from tests.factories import make_workflow
 from tests.icons import PNG
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
@@ -59,17 +56,6 @@ async def test_clients_of_either_era_get_hints_and_icons(connect, era):
     assert (tools["plain"].annotations, tools["plain"].icons) == (None, None)
 
 
-async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_otherwise(connect, source):
-    """A3.1, A4.4"""
-    workflow = await in_database(Workflow.objects.get)(name="text_statistics")
-    await in_database(override_workflow)(workflow, destructive_hint=True)
-    async with connect() as client:
-        told = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-    overruled, engines = told["text_statistics"], told["countdown"]
-    assert (overruled.read_only_hint, overruled.destructive_hint) == (False, True)
-    assert (engines.read_only_hint, engines.open_world_hint) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("column", "stored"),
     [
@@ -96,25 +82,3 @@ def test_a_row_that_no_client_could_read_costs_only_its_own_tool(mcp_server, tok
         assert {"before", "later"} <= set(names) and "broken" not in names
     assert [line for line in logged if "broken is left out of lists" in line] == logged
     assert len(logged) == 1
-
-
-@pytest.mark.parametrize("annotation", [5, None, True, {"a": 1}, "", "Not a token", "Authorization"])
-async def test_a_tool_whose_schema_names_headers_stays_visible(connect, annotation):
-    """B8: clients drop tools whose annotations of that kind are invalid, and none is an engine's to give."""
-    schema = {
-        "type": "object",
-        "x-mcp-header": annotation,
-        "properties": {"month": {"type": "array", "items": {"x-mcp-header": annotation}}},
-        "anyOf": [{"properties": {"month": {"x-mcp-header": annotation}}}],
-    }
-    with Engine() as engine:
-        engine.workflows = [definition(1, name="report", inputSchema=schema)]
-        await in_database(_take_all)(engine.base_url)
-    async with connect() as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert "x-mcp-header" not in str(tools["report"].input_schema)
-
-
-def _take_all(base_url: str) -> None:
-    refresh_source(make_source(base_url=base_url))
-    enable_workflows(Workflow.objects.all())

@@ -9,7 +9,6 @@ from django.utils import timezone
 from mcp import Client, MCPError
 from mcp_types import PromptReference
 
-from access.callers import Scope
 from catalogue.models import Toolset, Workflow
 from identity.tokens import create_token
 from tests.factories import make_source, make_workflow
@@ -187,23 +186,6 @@ async def test_unknown_and_unmarked_prompts_are_refused_alike(connect, offered, 
     assert unmarked.message.replace("unmarked", "nothing") == unknown.message
     assert "prompts/list" in unknown.message
     assert len(long.message) < 300
-
-
-async def test_whoever_may_not_run_workflows_has_no_prompts(connect, offered, era):
-    reader = (await in_database(create_token)(name="reader", scopes=[Scope.READ]))[1]
-    async with connect(as_token=reader, mode=era) as client:
-        assert (await client.list_prompts()).prompts == []
-        assert "lacks the scope workflows:run" in (await refusal(client, "report", GIVEN)).message
-
-
-async def test_prompts_come_in_pages(connect, offered, era, settings):
-    settings.CATALOGUE = settings.CATALOGUE | {"page_size": 1}
-    await in_database(make_workflow)(name="zoo", offered_as_prompt=True)
-    async with connect(mode=era) as client:
-        first = await client.list_prompts()
-        second = await client.list_prompts(cursor=first.next_cursor)
-    assert [prompt.name for page in (first, second) for prompt in page.prompts] == ["report", "zoo"]
-    assert second.next_cursor is None
 
 
 @pytest.mark.parametrize(

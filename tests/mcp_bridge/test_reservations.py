@@ -338,7 +338,6 @@ def save_it_unchanged() -> None:
         write_toolset(toolset, reserved_for=toolset.reserved_for, title="Finance")
 
 
-@pytest.mark.parametrize("then", [nothing_more, save_it_unchanged])
 @pytest.mark.parametrize("reserve", [as_a_toolset, as_a_source])
 @pytest.mark.parametrize(
     ("name", "go"),
@@ -347,16 +346,17 @@ def save_it_unchanged() -> None:
         ("group:Finance", delete_group), ("group:Finance", rename_group),
     ],
 )  # fmt: skip
-def test_another_user_or_group_of_the_same_name_is_not_admitted(name, go, reserve, then, mcp_server):
+def test_another_user_or_group_of_the_same_name_is_not_admitted(name, go, reserve, mcp_server):
     ada = make_person("ada", "Finance")
     reserve(name)
     assert names_of_tools(mcp_server, token_of(ada)) == {"pay"}
     go()
-    then()
-    notice_changes()
-    forget_bearers()
     impostor = make_person("ada" if name.startswith("user:") else "other", "Finance")
-    assert names_of_tools(mcp_server, token_of(impostor)) == set()
+    for then in (nothing_more, save_it_unchanged):
+        then()
+        notice_changes()
+        forget_bearers()
+        assert names_of_tools(mcp_server, token_of(impostor)) == set()
     if go in (rename_user, rename_group):
         assert names_of_tools(mcp_server, token_of(ada)) == {"pay"}
 

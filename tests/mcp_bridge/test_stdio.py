@@ -9,26 +9,8 @@ from catalogue.models import Workflow
 from executions.models import Execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import completed
-from tests.factories import make_workflows
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
-
-
-async def test_a_long_list_comes_in_pages(settings, era):
-    """A2.1, E8: each tool once, in the order of the whole list."""
-    await in_database(make_workflows)(10)
-    names, cursor, pages = [], None, 0
-    whole_list = settings.CATALOGUE
-    settings.CATALOGUE = whole_list | {"page_size": 4}
-    async with Client(over_pipes(), mode=era) as client:
-        while cursor is not None or not pages:
-            page = await client.list_tools(cursor=cursor)
-            assert len(page.tools) <= 4
-            names, cursor, pages = [*names, *(tool.name for tool in page.tools)], page.next_cursor, pages + 1
-    settings.CATALOGUE = whole_list
-    async with Client(over_pipes(), mode=era) as client:
-        assert names == [tool.name for tool in (await client.list_tools()).tools]
-    assert len(names) == len(set(names)) > 10
 
 
 async def test_progress_is_told_while_a_call_waits(source, era):

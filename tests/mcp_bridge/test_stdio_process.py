@@ -81,16 +81,6 @@ def test_nothing_but_messages_is_written_to_standard_output(run, chatty_source, 
         assert f"chatty: {said}" in process.told
 
 
-def test_lines_that_are_no_messages_do_not_end_it(run, source):
-    """B8"""
-    with run() as process:
-        for line in (b"", b"hello", b"{", b"[]", b"\xff\xfe", b'{"jsonrpc": "2.0"}', b"null"):
-            process.write(line)
-        assert "result" in process.ask("tools/list", number=7)
-        assert process.end() == 0
-    assert "Traceback" not in process.told
-
-
 def test_a_crash_at_the_start_is_told_on_standard_error(run):
     """E8, B4: a client shows its user that, and reads nothing that it could take for a message."""
     with run(CATALOGUE_INLINE_WAIT="for ever") as process:

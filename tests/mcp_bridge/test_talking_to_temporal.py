@@ -1,7 +1,6 @@
 """Queries and signals of a real Temporal service, through every door."""
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from mcp import Client
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from tests.admin.conftest import admin_client
-from tests.admin.pages import page_url, text_of
-from tests.api.clients import agent
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TemporalServer
 from tests.executions.engines import in_thread, until, wait_until
@@ -150,34 +147,3 @@ async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(connec
         await tell(client, run, "anything")
         await handle.terminate()
     assert await in_database(told)(execution, "signalled") == ["agent sent anything."]
-
-
-def test_rest_asks_and_tells_the_same_run(source):
-    """E10."""
-    client = agent()
-    started = client.post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
-    address = f"/api/executions/{started['id']}"
-    note = {"name": "note", "arguments": {"text": "by REST"}}
-    assert client.post(f"{address}/signal/", note, format="json").status_code == 200
-    answer = client.post(f"{address}/query/", {"name": "notes"}, format="json")
-    assert answer.json()["answer"] == ["by REST"]
-    assert client.post(f"{address}/signal/", {"name": "finish"}, format="json").status_code == 200
-    settle(started["id"])
-    assert client.get(f"{address}/").json()["output"] == {"total": 1, "notes": ["by REST"]}
-
-
-def test_a_person_asks_and_tells_a_run_on_its_page(source, admin_client):
-    """E10."""
-    started = agent().post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
-    execution = Execution.objects.get(pk=started["id"])
-    page = admin_client.get(page_url(execution))
-    assert "Queries and signals" in text_of(page)
-    assert re.search(r"a \(integer, required\), b \(integer, required\)", text_of(page))
-    address = page_url(execution).removesuffix("change/")
-    answer = admin_client.post(f"{address}query/", {"name": "add", "arguments": '{"a": 2, "b": 3}'})
-    assert answer.status_code == 200 and "The run's answer 5" in text_of(answer)
-    told_it = admin_client.post(f"{address}signal/", {"name": "finish", "arguments": "{}"}, follow=True)
-    assert "The signal finish was sent to the run." in text_of(told_it)
-    settle(execution.pk)
-    shown = text_of(admin_client.get(page_url(execution)))
-    assert "admin sent finish." in shown and "progress (query)" in shown and "(signal)" not in shown

@@ -244,13 +244,6 @@ def test_each_state_of_an_execution_is_one_of_a_task(mcp_server, token, state):
         assert why in task["result"]["content"][0]["text"]
 
 
-def test_a_task_of_unknown_outcome_ends_with_what_to_do(mcp_server, token):
-    """One that stayed `working` would be waited for until somebody decides, which may be never."""
-    execution = owned(make_workflow(), state=State.UNCONFIRMED, error="No answer to the start.")
-    task = send(mcp_server, token, "tasks/get", taskId=str(execution.pk)).json()["result"]
-    assert "An administrator must find out" in task["result"]["content"][0]["text"]
-
-
 def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(mcp_server, token):
     """B8, A7.4: the output that its schema promises is missed in words that do not blame the engine."""
     workflow = make_workflow(output_schema={"type": "object", "required": ["sum"]})
@@ -265,22 +258,6 @@ def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(mcp
         "The run completed, but the output that its schema promises is unknown.",
     )
     assert "Ada confirmed that " in told and "its output is not known" in told
-
-
-async def test_cancelling_a_task_reaches_the_engine(connect, long_workflow, wire_engine):
-    """A7.5: acknowledged at once; the task shows when it is done."""
-    async with connect(extensions=[TasksExtension()]) as client:
-        created = await start_task(client.session, "report", {})
-        await until(is_free, "a worker could go on")
-        acknowledged = await ask(client.session, "tasks/cancel", created.task_id)
-        assert acknowledged["resultType"] == "complete" and "taskId" not in acknowledged
-        assert wire_engine.count("cancel") == 1
-        wire_engine.on_status = replies(200, status("CANCELLED"))
-        await in_thread(work_on)
-        task = await ask(client.session, "tasks/get", created.task_id)
-        again = await ask(client.session, "tasks/cancel", created.task_id)
-    assert task["status"] == "cancelled"
-    assert again["resultType"] == "complete", "cancelling what has ended is no error"
 
 
 def test_an_update_is_acknowledged_and_changes_nothing(mcp_server, token):

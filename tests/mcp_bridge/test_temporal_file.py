@@ -13,7 +13,6 @@ from django.core.management import call_command
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.actions.sources import create_source
 from catalogue.connections import close_connectors
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
@@ -91,39 +90,6 @@ async def test_a_declared_workflow_runs_and_its_cached_result_answers_the_next_c
     assert cleared.structured_content == {"success": True, "entriesCleared": 1, "workflow": "Echo"}
 
 
-async def test_arguments_are_passed_as_the_file_says(file, connect):
-    """E1, E3: as one object, one by one, or not at all."""
-    both = [{"second": {"type": "integer"}}, {"first": {"type": "integer", "required": False}}]
-    file.write(
-        Positional={"input": {"positional": True, "fields": both}},
-        Echo={"input": {"type": "none"}},
-    )
-    await in_database(file.bring_in)()
-    async with connect() as client:
-        positional = await client.call_tool("Positional", {"first": 1, "second": 2})
-        nothing = await client.call_tool("Echo", {})
-    assert positional.structured_content == [2, 1] and not positional.is_error
-    assert nothing.content[0].text == "null"
-
-
-def test_import_tells_that_nobody_works_on_a_task_queue(file):
-    """E9: before the first call waits in vain."""
-    file.write(Echo={"taskQueue": "nobody-listens-there"})
-    assert "No worker is listening on: nobody-listens-there." in file.bring_in()
-
-
-def test_a_source_without_definitions_says_what_is_missing(temporal_server):
-    """B4, E1: it works, and lists nothing; whoever added it has to know why."""
-    where = {"host_port": temporal_server.address}
-    source = create_source(name="temporal", kind="temporal", config=where, credentials={})
-    run = refresh_source(source)
-    source.refresh_from_db()
-    assert (run.outcome, source.health_state) == ("succeeded", "ok")
-    assert source.health_message.startswith("Workflows listed: 0. definitions: without them")
-    assert "manage.py import_temporal" in source.health_message
-    run_in_background_loop(close_connectors())
-
-
 def test_a_changed_file_is_taken_over_by_the_next_refresh(file):
     """E10: added, changed and removed workflows."""
     file.write(Echo={}, Later={})
@@ -164,16 +130,6 @@ def test_a_broken_file_keeps_the_last_good_state_and_says_why(file, admin_client
     assert refresh_source(source).outcome == DiscoveryRun.Outcome.SUCCEEDED
     source.refresh_from_db()
     assert (source.health_state, source.failures) == ("ok", 0)
-
-
-def test_a_file_that_is_gone_keeps_the_last_good_state(file):
-    """E10."""
-    file.write(Echo={})
-    file.bring_in("--by-path")
-    file.path.unlink()
-    run = refresh_source(Source.objects.get())
-    assert run.error == f"{file.path}: No such file or directory."
-    assert Workflow.objects.present().count() == 1
 
 
 def test_a_changed_file_makes_its_source_due(file):

@@ -10,13 +10,11 @@ from django.db import OperationalError, connection
 from django.db.models import QuerySet
 from mcp import Client, MCPError
 
-from access.callers import Scope
 from catalogue import exposure
 from catalogue.actions.workflows import disable_workflows, enable_workflows, override_workflow
 from catalogue.database_problems import LOOK_FIRST, NOT_READY
 from catalogue.models import Source, Workflow
 from catalogue.models.history import BUMP
-from catalogue.naming import RESERVED
 from executions.models import Execution, ExecutionEvent
 from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
@@ -24,7 +22,7 @@ from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
 from tests.executions.engines import until
 from tests.executions.steps import wrapping_statements
-from tests.factories import make_filter, make_source, make_workflow
+from tests.factories import make_workflow
 from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import QUICKER
 from tests.mcp_bridge.database import in_database
@@ -44,14 +42,6 @@ async def test_a_client_of_either_era_sees_built_in_and_workflow_tools(connect, 
         names = await tool_names(client)
     assert names[: len(USUAL)] == USUAL
     assert {"text_statistics", "csv_profile", "countdown"} <= set(names[len(USUAL) :])
-
-
-async def test_the_order_of_tools_is_the_same_each_time(connect, source):
-    async with connect() as client:
-        first, second = await tool_names(client), await tool_names(client)
-    assert first == second
-    workflows = first[len(USUAL) :]
-    assert workflows == sorted(workflows)
 
 
 async def test_a_tool_carries_the_definition_of_its_workflow(connect, source):
@@ -229,63 +219,6 @@ async def _until_absent(client: Client, name: str) -> None:
         asked_at = time.monotonic()
 
 
-async def test_a_filter_decides_what_is_exposed(connect, source):
-    """A4.2"""
-    await in_database(make_filter)("text_*", action="include")
-    async with connect() as client:
-        names = await tool_names(client)
-    assert set(names) - set(BUILT_IN_TOOLS) == {"text_redact", "text_statistics"}
-
-
-async def test_a_token_without_the_run_scope_sees_and_calls_no_workflow(connect, source):
-    reader = (await in_database(create_token)(name="reader", scopes=[Scope.READ]))[1]
-    async with connect(as_token=reader) as client:
-        assert await tool_names(client) == [
-            "list_workflows",
-            "get_workflow_info",
-            "get_execution_status",
-            "list_executions",
-        ]
-        with pytest.raises(MCPError, match="lacks the scope workflows:run, or its owner lacks"):
-            await client.call_tool("text_statistics", {"text": "a"})
-
-
-async def test_list_workflows_names_what_can_be_run_and_filters_by_tags(connect, source):
-    """D3"""
-    async with connect() as client:
-        everything = (await client.call_tool("list_workflows", {})).structured_content
-        texts = (await client.call_tool("list_workflows", {"tags": ["text"]})).structured_content
-    assert everything["total"] == 8
-    assert 0 < texts["total"] < 8
-    assert all("text" in workflow["tags"] for workflow in texts["workflows"])
-
-
-async def test_list_workflows_says_which_engine_cannot_be_reached(connect, source):
-    """A1.4: the last good list is still there, and the agent learns that it may be old."""
-    from catalogue.discovery import refresh_source
-
-    unreachable = await in_database(make_source)("down")
-    await in_database(make_workflow)(unreachable, tool_name="old_friend")
-    await in_database(refresh_source)(unreachable)
-    async with connect() as client:
-        document = (await client.call_tool("list_workflows", {})).structured_content
-    assert [entry["source"] for entry in document["unavailable_sources"]] == ["down"]
-    assert "old_friend" in [workflow["name"] for workflow in document["workflows"]]
-
-
-async def test_get_workflow_info_shows_everything_about_one(connect, source):
-    """D7"""
-    async with connect() as client:
-        document = (await client.call_tool("get_workflow_info", {"name": "csv_profile"})).structured_content
-        unknown = await client.call_tool("get_workflow_info", {"name": "nope"})
-    assert document["input_schema"]["required"] == ["csv"]
-    assert document["source"] == "example"
-    assert unknown.is_error
-    assert unknown.content[0].text == (
-        "Unknown or disabled tool: nope. list_workflows shows those that can be called."
-    )
-
-
 async def test_what_this_process_changes_holds_for_its_next_call_and_new_tools_of_others_too(
     connect, source, monkeypatch
 ):
@@ -317,15 +250,6 @@ def enable_elsewhere(workflows: QuerySet[Workflow]) -> None:
         cursor.execute(BUMP)
 
 
-async def test_execute_workflow_runs_one_by_name(connect, source):
-    """D7"""
-    async with connect() as client:
-        result = await client.call_tool(
-            "execute_workflow", {"name": "text_statistics", "arguments": {"text": "One two."}}
-        )
-    assert result.structured_content["words"] == 2
-
-
 async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
     connect, source, example_engine
 ):
@@ -345,16 +269,6 @@ async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
     assert [run["status"] for run in example_engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
 
 
-async def test_after_completion_the_status_holds_the_result(connect, source):
-    """A8.4"""
-    async with connect() as client:
-        await client.call_tool("text_statistics", {"text": "kept"})
-        execution = await in_database(Execution.objects.get)()
-        status = await client.call_tool("get_execution_status", {"execution_id": str(execution.pk)})
-    assert status.structured_content["state"] == "completed"
-    assert status.structured_content["output"]["words"] == 1
-
-
 async def test_nobody_sees_the_executions_of_another_caller(connect, source):
     charlie = (await in_database(create_token)(name="charlie"))[1]
     async with connect() as client:
@@ -367,14 +281,6 @@ async def test_nobody_sees_the_executions_of_another_caller(connect, source):
             assert "Unknown execution" in result.content[0].text
 
 
-async def test_built_in_tools_name_every_mistake_in_their_arguments(connect, source):
-    """A2.5"""
-    async with connect() as client:
-        result = await client.call_tool("execute_workflow", {"arguments": 3, "speed": "high"})
-    assert result.is_error
-    assert all(path in result.content[0].text for path in ("/name", "/arguments", "/speed"))
-
-
 async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(connect, source):
     """E5: a client that validates would refuse it without a word of why."""
     workflow = await in_database(Workflow.objects.get)(tool_name="text_statistics")
@@ -385,10 +291,6 @@ async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(conn
     assert result.is_error
     assert "/words" in result.content[0].text
     assert '"words": 2' in result.content[0].text
-
-
-def test_no_workflow_can_take_a_built_in_tools_name():
-    assert set(BUILT_IN_TOOLS) <= RESERVED
 
 
 async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engine_gets_the_rest(

@@ -352,8 +352,9 @@ async def test_what_may_pass_is_asked_again(model_server, settings, first, monke
     assert len(model_server.asked) == 2
 
 
-async def test_a_server_that_stays_busy_is_given_up_after_the_retries(model_server, settings):
+async def test_a_server_that_stays_busy_is_given_up_after_the_retries(model_server, settings, monkeypatch):
     """C8.2."""
+    monkeypatch.setattr("orchestration.language_model.FIRST_WAIT", 0.01)
     configure(settings, model_retries=2)
     model_server.answer_by(lambda _: wire.busy())
     error = await failure()
