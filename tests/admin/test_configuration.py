@@ -112,9 +112,3 @@ def test_nobody_imports_what_they_may_not_change(staff_with: StaffWith) -> None:
     assert "only superusers in the admin" in text_of(groups)
     assert not Group.objects.filter(role=None).exists()
     assert list(Toolset.objects.values_list("slug", flat=True)) == ["finance"]
-
-
-def test_the_page_is_closed_to_those_who_may_not_look_at_sources(staff_with: StaffWith) -> None:
-    client = staff_with("view_toolset")
-    assert client.get(reverse(PAGE)).status_code == 403
-    assert client.get(reverse(f"{PAGE}_export")).status_code == 403

@@ -9,7 +9,6 @@ from django.test import Client
 from catalogue.models import HistoryEntry, Workflow
 from connectors.errors import OutcomeUnknown, Rejected
 from executions.models import Execution, State
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import page_url, text_of
 from tests.executions.steps import timeline, told
 from tests.executions.talkative import TalkativeEngine, review, talker
@@ -103,25 +102,9 @@ def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(
     assert told(running, "signalled") == [] and "signal_unknown" in timeline(running)
 
 
-def test_who_may_only_look_can_ask_but_not_tell(
-    running: Execution, talker: TalkativeEngine, staff_with: StaffWith
-):
-    """E10."""
-    viewer = staff_with("view_execution")
-    assert forms_of(viewer, running) == ["progress", "count"]
-    assert press(viewer, running, "query", "progress").status_code == 200
-    assert press(viewer, running, "signal", "approve", '{"text": "yes"}').status_code == 403
-    assert len(talker.heard) == 1
-
-
 def test_a_link_tells_no_run_anything(running: Execution, talker: TalkativeEngine, admin_client: Client):
     """As with every button."""
     for kind in ("query", "signal"):
         address = page_url(running).removesuffix("change/") + f"{kind}/"
         assert admin_client.get(address, {"name": "approve"}).status_code == 405
     assert talker.heard == []
-
-
-def test_people_without_permission_see_none_of_it(running: Execution, staff_with: StaffWith):
-    member = staff_with("view_source")
-    assert press(member, running, "query", "progress").status_code == 403

@@ -12,7 +12,6 @@ from django.urls import reverse
 
 from catalogue.models import Source, Workflow
 from catalogue.sources import configure_source, update_source
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, form_at, list_url, page_url, shown_in, text_of, told
 from tests.connectors.openapi import BASE, body_of, document
 from tests.factories import make_source
@@ -98,21 +97,6 @@ def test_a_document_without_a_tool_cannot_be_imported(admin_client: Client, raw:
     page = upload(admin_client, raw)
     assert page.status_code == 200 and 'name="sealed"' not in page.content.decode()
     assert sentence in text_of(page)
-
-
-def test_only_who_may_write_sources_imports(staff_with: StaffWith, admin_client: Client) -> None:
-    """B4: also what somebody else has looked at."""
-    looking = upload(admin_client)
-    adding = staff_with("view_source", "add_source")
-    assert "You may not add and change sources." in text_of(upload(adding))
-    assert "You may not add and change sources." in text_of(confirm(adding, looking))
-    assert adding.post(url(), {"sealed": "made up"}).status_code == 403
-    assert confirm(adding, upload(adding, source="shop")).status_code == 302
-
-
-def test_who_may_only_look_at_sources_has_no_import(staff_with: StaffWith) -> None:
-    """B4."""
-    assert staff_with("view_source").get(url()).status_code == 403
 
 
 CHOSEN = {"source": "shop", "base_url": BASE, "only": "list*\nGET /x", "tags": "orders", "prune": "on"}

@@ -70,13 +70,6 @@ def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settin
     assert settings.CATALOGUE.inline_wait == 50
 
 
-def test_who_may_only_look_changes_nothing(staff_with: StaffWith) -> None:
-    reader = staff_with("view_productsettings")
-    ProductSettings.objects.create()
-    assert "CATALOGUE_EXECUTION_TIMEOUT" in text_of(reader.get(page()))
-    assert reader.post(page(), {"execution_timeout": "3"}).status_code == 403
-
-
 def test_large_numbers_are_shown_to_the_last_digit(admin_client: Client, staff_with: StaffWith) -> None:
     """A4.4: what the page says of a value is that value."""
     save(admin_client, max_concurrent_executions="1000000")

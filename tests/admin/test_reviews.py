@@ -287,11 +287,6 @@ def multi(sent: list[tuple[str, Any]]) -> dict[str, list[Any]]:
     return {name: [value for known, value in sent if known == name] for name, _ in sent}
 
 
-def test_the_list_is_searched_in_any_case_of_letters(admin_client: Client, source: Source) -> None:
-    assert "another description" in text_of(admin_client.get(list_url(Review), {"q": "REPORT_1"}))
-    assert "another description" not in text_of(admin_client.get(list_url(Review), {"q": "report_2"}))
-
-
 def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_decides(
     source: Source,
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 from django.test import Client
 
 from catalogue.models import HistoryEntry, Revision, ServerFeature, Source
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, listed, page_url, press, run_action, text_of, told
 from tests.factories import make_feature, make_source
 
@@ -183,18 +182,6 @@ def test_a_hostile_servers_words_are_shown_as_text(admin_client: Client, source:
     for url in (list_url(ServerFeature), page_url(feature)):
         page = admin_client.get(url).content.decode()
         assert script not in page and "<b>" not in page
-
-
-def test_whoever_may_only_look_changes_nothing(staff_with: StaffWith, prompt: ServerFeature) -> None:
-    ServerFeature.objects.filter(pk=prompt.pk).update(enabled=True, offered=CHANGED)
-    viewer = staff_with("view_serverfeature")
-    page = viewer.get(page_url(prompt))
-    assert "Greets." in text_of(page) and not page.context["buttons"]
-    assert viewer.post(page_url(prompt), {"served_as": "x"}).status_code == 403
-    assert press(viewer, prompt, "accept").status_code == 403
-    run_action(viewer, "disable_selected", prompt)
-    prompt.refresh_from_db()
-    assert (prompt.served_as, prompt.enabled) == ("greet", True)
 
 
 def test_the_page_of_the_source_leads_to_them(

@@ -150,25 +150,6 @@ def test_only_what_was_made_here_is_imported(admin_client: Client) -> None:
         assert admin_client.post(url(), {"sealed": sealed}).status_code == 403
 
 
-def test_who_may_not_change_sources_imports_nothing(staff_with: StaffWith) -> None:
-    """B4: adding and changing are told apart, also between the two steps."""
-    client = staff_with("add_source", "view_source")
-    page = upload(client)
-    import_file(TemporalImportRequest(content=TEXT.encode(), source="temporal"))
-    assert "You may not change the source temporal." in text_of(confirm(client, page))
-    assert "You may not change the source temporal." in text_of(upload(client))
-    assert "1 added" in text_of(upload(client, source="another"))
-
-
-def test_who_may_only_look_does_not_find_the_page(staff_with: StaffWith) -> None:
-    """B4."""
-    import_file(TemporalImportRequest(content=TEXT.encode(), source="temporal"))
-    client = staff_with("view_source")
-    assert client.get(url()).status_code == upload(client).status_code == 403
-    assert "Import Temporal file" not in text_of(client.get(list_url(Source)))
-    assert "Import a file" not in text_of(client.get(page_url(Source.objects.get())))
-
-
 def test_the_way_to_the_page(admin_client: Client) -> None:
     """B4: from the list, and from a source that is to get more."""
     import_file(TemporalImportRequest(content=TEXT.encode(), source="orders"))

@@ -200,18 +200,6 @@ def test_without_an_api_the_page_says_where_to_add_one(admin_client: Client) -> 
     assert f"{reverse('admin:catalogue_source_add')}?kind=http" in page.content.decode()
 
 
-def test_only_who_may_change_sources_declares_tools(staff_with: StaffWith, workflow: Workflow) -> None:
-    client = staff_with("view_workflow", "change_workflow", "view_source")
-
-    assert client.get(add_url()).status_code == 403
-    assert client.get(edit_url(workflow)).status_code == 403
-    assert press(client, workflow, "remove_tool").status_code == 403
-    page = text_of(client.get(page_url(workflow)))
-    assert "Remove tool" not in page and "Change the tool" not in page
-    assert "Add tool" not in text_of(client.get(list_url(Workflow)))
-    assert Workflow.objects.present().exists()
-
-
 def test_who_may_change_sources_finds_the_page_beside_the_workflows(
     staff_with: StaffWith, source: Source
 ) -> None:

@@ -190,15 +190,6 @@ def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client: Client)
     assert "Nothing to disable" in nothing
 
 
-def test_who_may_only_look_at_usage_changes_nothing(staff_with: StaffWith) -> None:
-    """B8."""
-    workflow = make_workflow(name="idle", first_seen_at=timezone.now() - timedelta(days=100))
-    viewer = staff_with("view_execution", "view_workflow")
-    assert viewer.get(USAGE).status_code == 200
-    assert "idle" in (shown := text_of(viewer.get(UNCALLED))) and "Disable the chosen" not in shown
-    assert viewer.post(UNCALLED, {"workflow": [workflow.pk]}).status_code == 403
-
-
 def test_usage_is_not_shown_to_who_may_not_see_executions(staff_with: StaffWith) -> None:
     """B8."""
     stranger = staff_with("view_source")
