@@ -7,26 +7,14 @@ import pytest
 from pytest_django import Settings
 
 from catalogue.descriptions import tokens_for
-from orchestration.language_model import ModelError, ModelProblem, Reply, ask_model
+from orchestration.language_model import Reply, ask_model
 from orchestration.pipeline import cut_to_tokens, format_response
-from tests.engines import model_answers as wire
 from tests.engines.model_server import ModelServer
 
 
 async def formatted(raw: Any, **more: Any) -> Reply:
     options = {"instructions": "What does A-7 cost?", "format_instructions": ""} | more
     return await format_response(raw, ask=ask_model, **options)
-
-
-async def test_the_model_puts_the_response_into_words(model_server: ModelServer) -> None:
-    """C6.1, C6.2, C6.3: the raw JSON goes in, text comes out."""
-    model_server.script("A-7 coûte 42,50 €.")
-    reply = await formatted({"total": 42.5, "note": "schön"}, format_instructions="In French.")
-    assert reply.text == "A-7 coûte 42,50 €."
-    [asked] = model_server.asked
-    assert '<response>\n{"total":42.5,"note":"schön"}\n</response>' in asked.prompt
-    assert "<format>\nIn French.\n</format>" in asked.prompt
-    assert "response_format" not in asked.json
 
 
 async def test_text_is_shown_as_text(model_server: ModelServer) -> None:
@@ -57,15 +45,6 @@ async def test_long_wishes_leave_room_for_some_of_the_response(
     model_server.script("Fine.")
     await formatted("r" * 10_000, format_instructions="f" * 8_000)
     assert "r" * 500 in model_server.asked[0].prompt
-
-
-@pytest.mark.parametrize("answer", [wire.says(""), wire.declines()], ids=["empty", "declined"])
-async def test_no_text_is_a_failure(model_server: ModelServer, answer: wire.Answer) -> None:
-    """C8.4: which the request survives."""
-    model_server.script(answer)
-    with pytest.raises(ModelError) as raised:
-        await formatted({"total": 1})
-    assert raised.value.problem in (ModelProblem.EMPTY, ModelProblem.REFUSED)
 
 
 async def test_the_text_has_an_end(model_server: ModelServer) -> None:

@@ -13,7 +13,7 @@ from tests.engines.model_answers import proposes
 from tests.engines.model_server import ModelServer
 from tests.engines.target_api import TargetApi, running_target_api
 from tests.orchestration.engine_tools import discover
-from tests.orchestration.shop import EVERY_TOOL, GET_ORDER, ask, shop, store
+from tests.orchestration.shop import EVERY_TOOL, ask, shop, store
 from tests.processes import ExampleEngine
 
 __all__ = ["shop"]
@@ -95,6 +95,7 @@ FOREIGN_REQUESTS = [
     reading("{shop}/orders/A-7", headers={"X-Note": "a\r\nX-Admin: yes"}),
     reading("{shop}/orders/A-7", query_params={"admin": "true"}),
     reading("{shop}/orders/A-7?admin=true"),
+    reading("{shop}/orders/A-8"),
     reading("{shop}/orders/A-8; DROP TABLE orders"),
 ]
 
@@ -179,18 +180,6 @@ def test_a_tool_that_the_request_does_not_name_is_refused_though_it_exists(
     assert shop.arrived == []
 
 
-def test_arguments_and_a_request_that_mean_different_calls_are_refused(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
-    """C4.5"""
-    store(shop)
-    request = reading(f"{shop.base_url}/orders/A-8")
-    insist(model_server, proposes("get_order", {"order_id": "A-7"}, http_request=request))
-
-    assert_refused(ask(), why="describe different calls")
-    assert shop.arrived == []
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -258,20 +247,6 @@ def test_a_tool_of_another_engine_takes_no_request(
     insist(model_server, proposes("text_statistics", {"text": "a"}, http_request=request))
 
     assert_refused(ask("Count", ["text_statistics"]), why="not an HTTP tool")
-    assert foreign.arrived == []
-
-
-def test_a_refused_proposal_is_told_to_the_model_once_and_recorded(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi
-) -> None:
-    """C8.2"""
-    store(shop, GET_ORDER)
-    insist(model_server, proposes("get_order", None, http_request=reading(f"{foreign.base_url}/orders/A-7")))
-
-    answer = ask(tool_ids=["get_order"]).json()
-
-    assert len(model_server.asked) == 2
-    assert answer["selected_tool"] is None
     assert foreign.arrived == []
 
 

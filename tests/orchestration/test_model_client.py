@@ -375,9 +375,10 @@ async def test_what_may_pass_is_asked_again(
 
 
 async def test_a_server_that_stays_busy_is_given_up_after_the_retries(
-    model_server: ModelServer, settings: Settings
+    model_server: ModelServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C8.2."""
+    monkeypatch.setattr("orchestration.language_model.FIRST_WAIT", 0.01)
     configure(settings, model_retries=2)
     model_server.answer_by(lambda _: wire.busy())
     error = await failure()

@@ -67,20 +67,6 @@ def test_the_record_tells_what_was_asked_and_what_became_of_it(
     assert shown["seconds"] > 0
 
 
-@pytest.mark.parametrize("how", [{}, {"dry_run": True}])
-def test_the_record_shows_later_what_was_answered(
-    model_server: ModelServer, shop: TargetApi, how: dict[str, Any]
-) -> None:
-    store(shop)
-    model_server.script(READ_A7)
-    client = agent()
-
-    answer = ask(client=client, **how).json()
-
-    assert answer["status"] == "success"
-    assert client.get(f"{URL}{answer['request_id']}/").json()["answer"] == answer
-
-
 def test_a_request_can_be_read_while_it_goes_on(model_server: ModelServer, shop: TargetApi) -> None:
     store(shop)
     model_server.script(model_server.slow(READ_A7))
