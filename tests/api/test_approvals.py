@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from catalogue.curation import override_workflow
 from config.monitoring import collect, forget_measures
-from executions.models import Approval, Execution, StandingApproval
+from executions.models import Execution, StandingApproval
 from executions.starting import create_execution
 from tests.api.clients import administrator
 from tests.executions.steps import request_for
@@ -113,16 +113,6 @@ def test_a_rule_for_an_argument_that_the_engine_has_renamed_holds_every_call(by:
     assert answer["state"] == "unapproved", answer
     (listed,) = client.get("/api/approvals/").json()["results"]
     assert "no longer fits" in str(listed) and "has no amount; it has total" in str(listed)
-
-
-def test_no_token_decides(call: Execution) -> None:
-    client = administrator()
-    assert client.get(address(call)).status_code == 200
-    for verb, body in (("approve/", {}), ("refuse/", {"words": "No."}), ("refuse/", {})):
-        answer = client.post(address(call, verb), body, format="json")
-        assert answer.status_code == 403
-        assert "A person decides" in answer.json()["detail"]
-    assert Approval.objects.get().is_waiting
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 import pytest
 
-from catalogue.access import Scope
 from catalogue.models import Workflow
 from connectors.errors import OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Capabilities
 from executions.models import Execution, State
-from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
+from tests.api.clients import TokenClient, administrator, agent, problem_paths
 from tests.executions.steps import timeline, told
 from tests.executions.talkative import NOTHING, TalkativeEngine, review, talker
 from tests.factories import make_execution
@@ -44,34 +43,6 @@ def test_a_run_is_asked_and_told(review: Workflow, talker: TalkativeEngine):
     assert record.status_code == 200
     assert record.json()["events"][-1]["kind"] == "signalled"
     assert talker.heard == [("run-1", "progress", {}), ("run-1", "approve", {"text": "yes"})]
-
-
-def test_scopes_and_permissions_are_those_of_reading_and_running(review: Workflow, talker: TalkativeEngine):
-    """E10."""
-    reader, runner = TokenClient(Scope.READ), TokenClient(Scope.RUN)
-    assert post(reader, run_of(reader, review), "query", name="progress").status_code == 200
-    refused = post(reader, run_of(reader, review), "signal", name="approve", arguments={"text": "yes"})
-    assert refused.status_code == 403 and Scope.RUN in refused.json()["detail"]
-    assert post(runner, run_of(runner, review), "query", name="progress").status_code == 403
-    execution = run_of(runner, review)
-    assert post(runner, execution, "signal", name="approve", arguments={"text": "yes"}).status_code == 200
-
-    viewer, editor = staff_session("view_execution"), staff_session("change_execution")
-    assert post(viewer, execution, "query", name="progress").status_code == 200
-    assert post(viewer, execution, "signal", name="approve", arguments={"text": "yes"}).status_code == 403
-    assert post(editor, execution, "signal", name="approve", arguments={"text": "yes"}).status_code == 200
-
-
-def test_other_callers_executions_are_not_found_but_administrators_reach_all(
-    review: Workflow, talker: TalkativeEngine
-):
-    """E10."""
-    execution = run_of(agent(), review)
-    for what, name in (("query", "progress"), ("signal", "approve")):
-        refused = post(agent(), execution, what, name=name, arguments={})
-        assert refused.status_code == 404 and str(execution.pk) in refused.json()["detail"]
-    assert talker.heard == []
-    assert post(administrator(), execution, "query", name="progress").status_code == 200
 
 
 def test_each_offending_place_of_a_request_is_named(review: Workflow, talker: TalkativeEngine):

@@ -208,14 +208,6 @@ def test_a_tag_that_is_too_long_to_search_for_is_refused():
     assert administrator().get("/api/workflows/", {"tag": "w" * 50_001}).status_code == 400
 
 
-@pytest.mark.parametrize("page", ["0", "2", "two"])
-def test_a_page_that_does_not_exist_is_told_with_how_to_read_the_list(page: str) -> None:
-    refused = administrator().get(f"/api/filters/?page={page}")
-
-    assert refused.status_code == 404
-    assert refused.json()["detail"] == "There is no such page: begin with page=1 and follow `next`."
-
-
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="a database of PostgreSQL has its own collation")
 def test_names_are_sorted_regardless_of_case() -> None:
     """SQLite had Zebra before apple."""

@@ -175,18 +175,6 @@ def test_a_former_name_tells_nothing_to_those_who_may_not_call_the_workflow():
     assert "hail" not in told
 
 
-def test_a_renamed_workflow_answers_under_its_new_name():
-    make_workflow(tool_name="greet")
-    client = administrator()
-
-    assert (
-        client.patch("/api/workflows/greet/", {"tool_name": "greet.somebody"}).json()["tool_name"]
-        == "greet.somebody"
-    )
-    assert client.get("/api/workflows/greet/").status_code == 404
-    assert client.get("/api/workflows/greet.somebody/").status_code == 200
-
-
 IMPOSSIBLE_OVERRIDES = [
     ({"tool_name": "taken"}, "/tool_name"),
     ({"tool_name": "has spaces"}, "/tool_name"),

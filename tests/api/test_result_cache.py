@@ -2,10 +2,9 @@
 
 import pytest
 
-from catalogue.access import Scope
 from catalogue.models import Workflow
 from executions.models import Execution
-from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
+from tests.api.clients import TokenClient, administrator, agent, problem_paths
 from tests.executions.caching import cache_for, cached_outputs, finish_run
 from tests.factories import make_workflow
 
@@ -111,13 +110,3 @@ def test_what_cannot_be_cleared_is_refused(report, body):
 def test_figures_of_a_workflow_that_there_is_not():
     answer = administrator().get(ADDRESS, {"workflow": "nobody\x00"})
     assert answer.status_code == 400 and problem_paths(answer) == ["?workflow"]
-
-
-def test_only_administrators_see_and_clear_it(report):
-    """D5, E6."""
-    for client in (agent(), TokenClient(Scope.READ)):
-        assert client.get(ADDRESS).status_code == client.post(CLEAR).status_code == 403
-    looker = staff_session("view_cacheuse")
-    assert looker.get(ADDRESS).status_code == 200 and looker.post(CLEAR).status_code == 403
-    assert staff_session("delete_cachedresult").post(CLEAR).status_code == 200
-    assert staff_session().get(ADDRESS).status_code == 403

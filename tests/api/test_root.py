@@ -15,33 +15,10 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize("address", ["/api/", "/api"])
 @pytest.mark.parametrize("make_client", [administrator, agent, staff_session])
 def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
-    assert make_client().get(address).json() == {
-        "sources": "http://testserver/api/sources/",
-        "connectors": "http://testserver/api/connectors/",
-        "tools": "http://testserver/api/tools/",
-        "workflows": "http://testserver/api/workflows/",
-        "reviews": "http://testserver/api/reviews/",
-        "server-features": "http://testserver/api/server-features/",
-        "filters": "http://testserver/api/filters/",
-        "toolsets": "http://testserver/api/toolsets/",
-        "discovery-runs": "http://testserver/api/discovery-runs/",
-        "executions": "http://testserver/api/executions/",
-        "tokens": "http://testserver/api/tokens/",
-        "statistics": "http://testserver/api/statistics/",
-        "workflow-requests": "http://testserver/api/workflow-requests/",
-        "result-cache": "http://testserver/api/result-cache/",
-        "history": "http://testserver/api/history/",
-        "audit": "http://testserver/api/audit/",
-        "approvals": "http://testserver/api/approvals/",
-        "standing-approvals": "http://testserver/api/standing-approvals/",
-        "settings": "http://testserver/api/settings/",
-        "schema": "http://testserver/api/schema/",
-    }
-
-
-def test_no_collection_of_the_api_is_missing():
     collections = {prefix for prefix, view, _ in api.registry if hasattr(view, "list") and "(" not in prefix}
-    assert collections <= set(administrator().get("/api/").json())
+    found = make_client().get(address).json()
+    assert found == {name: f"http://testserver/api/{name}/" for name in found}
+    assert collections <= found.keys()
 
 
 def test_every_link_leads_somewhere():

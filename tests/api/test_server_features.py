@@ -3,7 +3,7 @@
 import pytest
 
 from catalogue.models import HistoryEntry, Revision, ServerFeature
-from tests.api.clients import administrator, agent, problem_paths, staff_session
+from tests.api.clients import administrator, problem_paths
 from tests.factories import make_feature, make_source
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("catalogue.rest.server_features")]
@@ -79,11 +79,3 @@ def test_a_change_is_accepted_as_it_was_reviewed(prompt: ServerFeature) -> None:
     answer = client.post(address(prompt, "accept/"), {"offer": offer}, format="json").json()
     assert (answer["description"], answer["offered"], answer["offer"]) == ("Greets anew.", None, "")
     assert client.post(address(prompt, "accept/"), {"offer": offer}, format="json").status_code == 409
-
-
-def test_agents_have_no_say_and_staff_by_their_permissions(prompt: ServerFeature) -> None:
-    assert agent().get("/api/server-features/").status_code == 403
-    viewer, curator = staff_session("view_serverfeature"), staff_session("change_serverfeature")
-    assert viewer.get(address(prompt)).status_code == 200
-    assert viewer.patch(address(prompt), {"enabled": True}, format="json").status_code == 403
-    assert curator.patch(address(prompt), {"enabled": True}, format="json").status_code == 200

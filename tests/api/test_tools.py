@@ -208,15 +208,6 @@ def test_an_agents_token_sees_what_agents_see_and_stores_nothing():
     assert all("catalogue:admin" in response.json()["detail"] for response in refused)
 
 
-def test_a_submission_may_leave_new_tools_hidden_and_says_why_they_are():
-    """A4.2"""
-    (tool,) = stored({"tools": [declared()], "expose": False})
-
-    assert (tool["exposed"], tool["hidden_because"]) == (False, "disabled")
-    (again,) = stored(declared(description="Changed."))
-    assert not again["exposed"], "what the curator left hidden stays so"
-
-
 BROKEN = declared(
     endpoint="/orders",
     method="FETCH",

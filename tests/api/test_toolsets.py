@@ -2,12 +2,10 @@
 
 import pytest
 
-from catalogue.access import Scope
-from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Toolset
 from mcp_bridge.tokens import create_token
-from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
-from tests.factories import make_execution, make_source, make_toolset, make_workflow
+from tests.api.clients import administrator, agent, problem_paths
+from tests.factories import make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 ADDRESS = "/api/toolsets/"
@@ -60,27 +58,17 @@ def test_a_slug_is_all_that_a_toolset_needs():
     assert shown["token_budget"] is None
 
 
-def test_a_toolset_may_say_how_long_the_calls_of_its_clients_wait():
-    """A8.4"""
-    client = administrator()
-    made = client.post(ADDRESS, {"slug": "brief", "inline_wait_seconds": 4}).json()
-    assert made["inline_wait_seconds"] == 4
-    changed = client.patch(f"{ADDRESS}brief/", {"inline_wait_seconds": None}).json()
-    assert changed["inline_wait_seconds"] is None
-    for wrong in (0, 3601, "soon"):
-        refused = client.patch(f"{ADDRESS}brief/", {"inline_wait_seconds": wrong})
-        assert problem_paths(refused) == ["/inline_wait_seconds"]
-
-
 def test_what_is_not_named_in_a_change_stays():
     """A4.4"""
     workflow = make_workflow(name="a")
     make_toolset("finance", picked=[workflow], rules=["a*"], title="Finance")
     before = Revision.current()
 
-    shown = administrator().patch(f"{ADDRESS}finance/", {"mode": "compact", "token_budget": 1}).json()
+    change = {"mode": "compact", "token_budget": 1, "inline_wait_seconds": 4}
+    shown = administrator().patch(f"{ADDRESS}finance/", change).json()
 
     assert (shown["mode"], shown["title"], shown["picked"]) == ("compact", "Finance", ["a"])
+    assert shown["inline_wait_seconds"] == 4
     assert len(shown["rules"]) == 1
     assert shown["cost"]["over_budget"] is True
     assert "raise the budget" in shown["cost"]["warning"]
@@ -120,6 +108,8 @@ def test_a_renamed_toolset_has_a_new_address():
         ({"slug": "x", "mode": "tiny"}, ["/mode"]),
         ({"slug": "x", "token_budget": 0}, ["/token_budget"]),
         ({"slug": "x", "token_budget": 10**30}, ["/token_budget"]),
+        ({"slug": "x", "inline_wait_seconds": 0}, ["/inline_wait_seconds"]),
+        ({"slug": "x", "inline_wait_seconds": 3601}, ["/inline_wait_seconds"]),
         ({"slug": "x", "enabled": None}, ["/enabled"]),
         ({"slug": "x", "title": "x" * 256}, ["/title"]),
         ({"slug": "x", "title": "a\nb"}, ["/title"]),
@@ -208,20 +198,6 @@ def test_a_switched_off_toolset_shows_what_it_would_show():
     assert administrator().get(f"{ADDRESS}off/").json()["workflows"] == ["a", "b"]
 
 
-def test_only_administrators_and_staff_with_the_permission_get_at_toolsets():
-    """B8"""
-    make_toolset("finance")
-
-    for method, scope in (("get", "read"), ("patch", "admin"), ("delete", "admin")):
-        response = getattr(agent(), method)(f"{ADDRESS}finance/")
-        assert response.status_code == 403
-        assert f"catalogue:{scope}" in response.json()["detail"]
-    viewer = staff_session("view_toolset")
-    assert viewer.get(f"{ADDRESS}finance/").status_code == 200
-    assert "catalogue.change_toolset" in viewer.patch(f"{ADDRESS}finance/", {}).json()["detail"]
-    assert Toolset.objects.exists()
-
-
 def test_a_bound_token_reads_and_starts_only_what_its_toolset_shows():
     """A4.2: REST is no way around the toolset."""
     source = make_source()
@@ -237,27 +213,3 @@ def test_a_bound_token_reads_and_starts_only_what_its_toolset_shows():
     assert client.post("/api/executions/", {"tool": "other", "arguments": {}}).status_code == 404
     assert client.post("/api/executions/", {"tool": "mine", "arguments": {}}).status_code == 202
     assert other.executions.count() == 0
-
-
-def test_what_a_bound_token_started_stays_readable():
-    """A8.4: whatever becomes of the toolset."""
-    workflow = make_workflow(name="a")
-    toolset = make_toolset("part", picked=[workflow])
-    client = make_bound_client(toolset)
-    execution = make_execution(workflow, caller=client.token.caller.key)
-    toolset.picked.clear()
-    toolset.enabled = False
-    toolset.save()
-    forget_catalogue()
-
-    assert client.get("/api/workflows/").json()["count"] == 0
-    assert client.get("/api/executions/").json()["count"] == 1
-    assert client.get(f"/api/executions/{execution.pk}/").json()["output"] == {"answer": 42}
-
-
-def test_a_bound_token_finds_no_way_to_other_toolsets_by_rest():
-    client = make_bound_client(make_toolset("part"))
-    make_toolset("other")
-
-    assert client.get(ADDRESS).status_code == 403
-    assert TokenClient(Scope.ADMIN).get(f"{ADDRESS}other/").status_code == 200
