@@ -87,7 +87,7 @@ def filled_in(address: str) -> str:
 
 
 @pytest.mark.django_db
-def test_every_endpoint_answers_each_caller_as_the_table_says() -> None:
+def test_every_endpoint_answers_each_caller_as_the_table_says():
     make_everything(User.objects.create(username="admin", is_superuser=True, is_staff=True))
     make_http_tool()
     clients = {column: APIClient(raise_request_exception=False) for column in COLUMNS}
@@ -112,7 +112,7 @@ def test_every_endpoint_answers_each_caller_as_the_table_says() -> None:
     access_matrix.check("REST", observed)
 
 
-def test_every_command_is_in_the_table() -> None:
+def test_every_command_is_in_the_table():
     """Whoever reaches the shell of the machine has everything anyway: no role applies."""
     names = [name for name, app in get_commands().items() if app in ROOM_OF_COMMANDS]
     observed: Rows = {}
@@ -122,7 +122,7 @@ def test_every_command_is_in_the_table() -> None:
     access_matrix.check("command", observed)
 
 
-def test_the_document_shows_the_tables() -> None:
+def test_the_document_shows_the_tables():
     if access_matrix.is_to_write():
         access_matrix.DOCUMENT.write_text(
             access_matrix.document_with_tables(access_matrix.DOCUMENT.read_text())

@@ -37,7 +37,7 @@ def address(execution: Execution, verb: str = "") -> str:
     return f"/api/approvals/{execution.pk}/{verb}"
 
 
-def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
+def test_a_person_reads_and_decides(call, anna):
     (listed,) = anna.get("/api/approvals/?state=waiting&decided=false&mine=false").json()["results"]
     assert (listed["tool"], listed["caller_name"], listed["approvers_needed"]) == ("pay", "Alice", 1)
     detail = anna.get(address(call)).json()
@@ -56,7 +56,7 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
     assert StandingApproval.objects.get().revoked_at is not None
 
 
-def test_an_approver_reads_whether_the_caller_is_gone(call: Execution, anna: APIClient) -> None:
+def test_an_approver_reads_whether_the_caller_is_gone(call, anna):
     """As long as it waits: once it is decided, nothing depends on it any more."""
 
     def shown() -> set[bool]:
@@ -72,12 +72,12 @@ def test_an_approver_reads_whether_the_caller_is_gone(call: Execution, anna: API
 
 
 @pytest.mark.parametrize(("words", "shown"), [("Not today", "Not today."), ("Why so much?", "Why so much?")])
-def test_a_refusal_reads_as_sentences(call: Execution, anna: APIClient, words: str, shown: str) -> None:
+def test_a_refusal_reads_as_sentences(call, anna, words, shown):
     refused = anna.post(address(call, "refuse/"), {"words": words}, format="json").json()
     assert refused["outcome"] == f"anna refused it: {shown} Nothing was started."
 
 
-def test_a_refused_call_counts_as_a_call_that_took_no_time(call: Execution, anna: APIClient) -> None:
+def test_a_refused_call_counts_as_a_call_that_took_no_time(call, anna):
     """An approver who comes back after lunch does not make the tool slow."""
     Execution.objects.filter(pk=call.pk).update(created_at=timezone.now() - timedelta(hours=1))
     anna.post(address(call, "refuse/"), {"words": "No."}, format="json")
@@ -93,7 +93,7 @@ def test_a_refused_call_counts_as_a_call_that_took_no_time(call: Execution, anna
 
 
 @pytest.mark.parametrize("by", ["the agent", "a default of the curator"])
-def test_a_rule_for_an_argument_that_the_engine_has_renamed_holds_every_call(by: str) -> None:
+def test_a_rule_for_an_argument_that_the_engine_has_renamed_holds_every_call(by):
     """Whoever still sends the old name, the rule does not see the new one."""
     workflow = make_workflow(tool_name="pay", input_schema=SCHEMA)
     decisions: dict[str, Any] = {"approval_rules": [{"argument": "/amount", "is": "over", "value": 1000}]}
@@ -127,7 +127,7 @@ def test_a_rule_for_an_argument_that_the_engine_has_renamed_holds_every_call(by:
         ({"argument": "/amount/*", "is": "over", "value": 1}, "has no items"),
     ],
 )
-def test_a_rule_that_does_not_fit_the_schema_is_refused(rule: dict[str, Any], problem: str) -> None:
+def test_a_rule_that_does_not_fit_the_schema_is_refused(rule, problem):
     make_workflow(tool_name="pay", input_schema=SCHEMA)
     answer = administrator().patch("/api/workflows/pay/", {"approval_rules": [rule]}, format="json")
     assert answer.status_code == 400

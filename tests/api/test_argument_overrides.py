@@ -45,7 +45,7 @@ def call(arguments: dict[str, Any], *, client: TokenClient | None = None, key: s
     return (client or agent()).post("/api/executions/", asked, headers=headers)
 
 
-def test_a_hidden_argument_is_seen_nowhere_and_sent_with_each_call(workflow: Workflow):
+def test_a_hidden_argument_is_seen_nowhere_and_sent_with_each_call(workflow):
     """Issue 13, 5: one that a caller sends all the same is refused in plain words."""
     before = Revision.current()
     changed = change(
@@ -72,14 +72,14 @@ def test_a_hidden_argument_is_seen_nowhere_and_sent_with_each_call(workflow: Wor
     assert problem_paths(call({"days": 0})) == ["/arguments/days", "/arguments/city"]
 
 
-def test_null_for_an_argument_with_a_default_counts_as_left_out(workflow: Workflow):
+def test_null_for_an_argument_with_a_default_counts_as_left_out(workflow):
     """A2.5: many clients write null for what they leave out."""
     change({"tenant": {"constant": "acme"}, "days": {"default": 3}})
     execution = Execution.objects.get(pk=call({"city": "Rome", "days": None}).json()["id"])
     assert execution.payload.input["days"] == 3
 
 
-def test_a_value_is_checked_when_it_is_set(workflow: Workflow):
+def test_a_value_is_checked_when_it_is_set(workflow):
     refused = change({"tenant": {"constant": "initech"}, "days": {"default": 0}, "colour": {"constant": 1}})
     assert refused.status_code == 400
     told = json.dumps(refused.json())
@@ -93,7 +93,7 @@ def test_a_value_is_checked_when_it_is_set(workflow: Workflow):
     assert change({"tenant": {}}).status_code == 400
 
 
-def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Workflow):
+def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow):
     """A4.3: the engine changes its schema under a value that a curator has set."""
     change({"tenant": {"constant": "acme"}})
     Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
@@ -117,7 +117,7 @@ def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Wor
     assert administrator().patch("/api/workflows/forecast/", {"title": "Still changed"}).status_code == 200
 
 
-def test_a_key_stands_for_the_arguments_that_the_engine_got(workflow: Workflow):
+def test_a_key_stands_for_the_arguments_that_the_engine_got(workflow):
     """B2: the same request with the same key is another one once a curator has set another value."""
     change({"tenant": {"constant": "acme"}})
     client = agent()

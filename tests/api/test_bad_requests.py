@@ -15,7 +15,6 @@ from executions.models import Execution
 from tests import plain_http
 from tests.api.clients import administrator, problem_paths
 from tests.factories import make_workflow
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.conftest import mcp_server as mcp_server  # noqa: PLC0414
 from tests.tables import table_row
 
@@ -123,7 +122,7 @@ def test_a_media_type_that_is_not_understood_is_answered_with_those_that_are():
     )
 
 
-def test_a_plan_of_a_few_bytes_that_stand_for_very_many_values_is_refused() -> None:
+def test_a_plan_of_a_few_bytes_that_stand_for_very_many_values_is_refused():
     """H14: also a viewer can ask for one."""
     letters = "abcde"
     lines = ["version: 1", "a: &a [x,x,x,x,x,x,x,x,x]"]
@@ -140,7 +139,7 @@ def test_a_plan_of_a_few_bytes_that_stand_for_very_many_values_is_refused() -> N
 @pytest.mark.parametrize(
     ("query", "at"), [("plan=true&plan=false", "?plan"), ("prune=yes", "?prune"), ("dry_run=1", "?dry_run")]
 )
-def test_an_import_whose_parameters_are_not_understood_changes_nothing(query: str, at: str) -> None:
+def test_an_import_whose_parameters_are_not_understood_changes_nothing(query, at):
     """A5.1: of a parameter that is sent twice, the last value counted."""
     response = administrator().post(f"/api/catalogue/import/?{query}", {"file": "version: 1"})
     assert (response.status_code, problem_paths(response)) == (400, [at])
@@ -234,7 +233,7 @@ def _source() -> Source:
     "address",
     ["toolsets/?mode=", "executions/?door=", "executions/?queued=null", "workflow-requests/?dry_run=no"],
 )
-def test_a_choice_that_is_none_is_refused_by_name(address: str) -> None:
+def test_a_choice_that_is_none_is_refused_by_name(address):
     """B6: nothing chosen would be everything."""
     response = administrator().get(f"/api/{address}")
     assert response.status_code == 400
@@ -242,7 +241,7 @@ def test_a_choice_that_is_none_is_refused_by_name(address: str) -> None:
 
 
 @pytest.mark.parametrize("given", [0, 1, "no", "true", [], {}], ids=repr)
-def test_in_a_body_only_true_and_false_say_whether(given: object) -> None:
+def test_in_a_body_only_true_and_false_say_whether(given):
     """B6: a dry run is one or is not."""
     for address, file in (("temporal-imports", "file"), ("openapi-imports", "document")):
         response = administrator().post(f"/api/{address}/", {file: "x", "dry_run": given})
@@ -254,7 +253,7 @@ def test_in_a_body_only_true_and_false_say_whether(given: object) -> None:
 @pytest.mark.parametrize(
     "path", ["api/sources/%0A", "api/%0A", "tools%0A", "workflow%0A", "api/sources/x%0A/"]
 )
-def test_an_address_with_a_line_break_is_answered_like_any_other(mcp_server: McpServer, path: str) -> None:
+def test_an_address_with_a_line_break_is_answered_like_any_other(mcp_server, path):
     """B6: in JSON, by the server as it is."""
     headers = {"authorization": f"Bearer {administrator().text}"}
     response = plain_http.get(f"{mcp_server.base_url}/{path}", headers=headers, timeout=20)

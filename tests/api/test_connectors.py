@@ -8,7 +8,6 @@ from jsonschema_rs import validator_for
 from catalogue.models import Source
 from tests.admin.conftest import ledger_kind
 from tests.api.clients import administrator, problem_paths
-from tests.processes import ExampleEngine
 
 __all__ = ["ledger_kind"]
 
@@ -20,7 +19,7 @@ def described(kind: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_kinds_are_listed_with_their_settings(ledger_kind: str) -> None:
+def test_the_kinds_are_listed_with_their_settings(ledger_kind):
     """B10: those of other packages too."""
     listed = {kind["kind"]: kind for kind in administrator().get("/api/connectors/").json()["results"]}
     assert {"simplified", "ledger"} <= listed.keys()
@@ -34,7 +33,7 @@ def test_the_kinds_are_listed_with_their_settings(ledger_kind: str) -> None:
     assert listed["ledger"] == described("ledger")
 
 
-def test_a_schema_says_what_a_form_has_to_know(ledger_kind: str) -> None:
+def test_a_schema_says_what_a_form_has_to_know(ledger_kind):
     """B4, B10: titles, help, defaults, bounds, secrets, and what the admin's own form goes by."""
     kind = described("ledger")
     settings = kind["config_schema"]["properties"]
@@ -50,7 +49,7 @@ def test_a_schema_says_what_a_form_has_to_know(ledger_kind: str) -> None:
     assert settings["place"]["only_if"] == {"storage": ["there"]}
 
 
-def test_what_fits_the_schema_makes_a_source(ledger_kind: str) -> None:
+def test_what_fits_the_schema_makes_a_source(ledger_kind):
     """B10: a script needs to know nothing but the kind's description."""
     kind = described("ledger")
     settings = {"address": "https://ledger.example.com", "password": "long-password", "retries": 1}
@@ -60,14 +59,14 @@ def test_what_fits_the_schema_makes_a_source(ledger_kind: str) -> None:
     assert administrator().post("/api/sources/", given).status_code == 201
 
 
-def test_an_unknown_kind_is_not_found_and_the_known_ones_are_named() -> None:
+def test_an_unknown_kind_is_not_found_and_the_known_ones_are_named():
     """B5"""
     answer = administrator().get("/api/connectors/nonsense/")
     assert answer.status_code == 404
     assert "simplified" in answer.json()["detail"]
 
 
-def test_settings_can_be_checked_before_they_are_saved(example_engine: ExampleEngine) -> None:
+def test_settings_can_be_checked_before_they_are_saved(example_engine):
     """B9: with the engine's own words of refusal."""
     given = {
         "config": {"base_url": example_engine.base_url},
@@ -83,7 +82,7 @@ def test_settings_can_be_checked_before_they_are_saved(example_engine: ExampleEn
     assert not Source.objects.exists()
 
 
-def test_settings_that_cannot_be_used_are_refused(ledger_kind: str) -> None:
+def test_settings_that_cannot_be_used_are_refused(ledger_kind):
     """B4: as when a source is added."""
     given = {"config": {"address": "https://ledger.example.com", "password": "in the wrong place"}}
     refused = administrator().post("/api/connectors/ledger/check/", given)

@@ -6,12 +6,11 @@ from uuid import uuid4
 import pytest
 
 from catalogue.access import Scope
-from catalogue.models import Workflow
 from connectors.errors import Misconfigured, Rejected, Unreachable
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunState
 from executions.models import State
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
-from tests.executions.talkative import TalkativeEngine, review, talker
+from tests.executions.talkative import review, talker
 from tests.factories import make_execution, make_source, make_workflow
 
 __all__ = ["review", "talker"]
@@ -26,7 +25,7 @@ def listed(run_id: str, **fields) -> ListedRun:
     return ListedRun(run_id=run_id, **fields)
 
 
-def test_runs_are_listed_as_the_engine_tells_them(review: Workflow, talker: TalkativeEngine):
+def test_runs_are_listed_as_the_engine_tells_them(review, talker):
     """E10."""
     talker.list(
         listed("run-2", started_at=NOON, details={"memo": {"of": "others"}}),
@@ -62,9 +61,7 @@ def test_runs_are_listed_as_the_engine_tells_them(review: Workflow, talker: Talk
     }
 
 
-def test_every_filter_reaches_the_engine_and_empty_ones_do_not_matter(
-    review: Workflow, talker: TalkativeEngine
-):
+def test_every_filter_reaches_the_engine_and_empty_ones_do_not_matter(review, talker):
     """E10."""
     asked = {
         "workflow": "Review",
@@ -90,7 +87,7 @@ def test_every_filter_reaches_the_engine_and_empty_ones_do_not_matter(
 
 
 @pytest.mark.databases("executions.engine_runs")
-def test_runs_of_our_executions_are_marked_by_run_id_or_key(review: Workflow, talker: TalkativeEngine):
+def test_runs_of_our_executions_are_marked_by_run_id_or_key(review, talker):
     """E10: also a start of unknown outcome, whose run nobody has named to us."""
     ours = make_execution(review, state=State.RUNNING, run_id="run-1")
     lost = make_execution(review, state=State.UNCONFIRMED, run_id="")
@@ -105,7 +102,7 @@ def test_runs_of_our_executions_are_marked_by_run_id_or_key(review: Workflow, ta
     assert [run["execution_id"] for run in results] == [str(ours.pk), str(lost.pk), None, None]
 
 
-def test_only_administrators_may_look(review: Workflow, talker: TalkativeEngine):
+def test_only_administrators_may_look(review, talker):
     """E10."""
     for client in (agent(), TokenClient(Scope.READ), staff_session("view_source")):
         assert client.get(RUNS).status_code == 403
@@ -125,9 +122,7 @@ def test_only_administrators_may_look(review: Workflow, talker: TalkativeEngine)
         ("wrokflow", "Review"),
     ],
 )
-def test_a_filter_that_cannot_be_read_is_named(
-    review: Workflow, talker: TalkativeEngine, parameter: str, value: str
-):
+def test_a_filter_that_cannot_be_read_is_named(review, talker, parameter, value):
     """B5: none is ignored in silence."""
     refused = administrator().get(RUNS, {parameter: value})
     assert refused.status_code == 400 and problem_paths(refused)[0].startswith(f"?{parameter}")
@@ -138,16 +133,14 @@ def test_a_filter_that_cannot_be_read_is_named(
     ("error", "code"),
     [(Rejected("invalid query"), 400), (Unreachable("Hello?"), 503), (Misconfigured("No key."), 503)],
 )
-def test_an_engine_that_refuses_or_does_not_answer_is_told_in_its_words(
-    review: Workflow, talker: TalkativeEngine, error: Exception, code: int
-):
+def test_an_engine_that_refuses_or_does_not_answer_is_told_in_its_words(review, talker, error, code):
     """B5."""
     talker.answer = error
     refused = administrator().get(RUNS)
     assert refused.status_code == code and str(error) in refused.json()["detail"]
 
 
-def test_an_engine_that_cannot_list_its_runs_is_said_to_be_unable(review: Workflow, talker: TalkativeEngine):
+def test_an_engine_that_cannot_list_its_runs_is_said_to_be_unable(review, talker):
     """A8.5."""
     talker.capabilities = Capabilities()
     refused = administrator().get(RUNS)

@@ -340,7 +340,7 @@ def test_a_body_that_gives_a_value_twice_is_refused(filler):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
+def test_a_worker_runs_what_was_started_without_waiting(engine):
     """A2.2, A8.3, A8.4"""
     client = agent()
     started = client.post(
@@ -355,7 +355,7 @@ def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_waiting_brings_the_result_with_the_answer(engine: Source, example_engine: ExampleEngine):
+def test_waiting_brings_the_result_with_the_answer(engine, example_engine):
     """A2.2, A7.1, B3: and our record agrees with the engine's own."""
     response = agent().post(
         "/api/executions/",
@@ -370,7 +370,7 @@ def test_waiting_brings_the_result_with_the_answer(engine: Source, example_engin
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(engine: Source):
+def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(engine):
     """A7.4, A5.2"""
     response = agent().post(
         "/api/executions/", {"tool": "csv_profile", "arguments": {"csv": "a,b\n1\n"}, "wait_seconds": 30}
@@ -382,7 +382,7 @@ def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(e
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine: Source):
+def test_a_caller_whose_requests_wait_already_is_answered_at_once(engine):
     """E7, A7.1: the run goes on, and everybody else's requests have threads left."""
     client = agent()
     body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 50}
@@ -481,7 +481,7 @@ def test_the_status_tells_what_came_of_cancelling(state, config, status, outcome
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_running_workflow_is_cancelled_at_the_engine(engine: Source, example_engine: ExampleEngine):
+def test_a_running_workflow_is_cancelled_at_the_engine(engine, example_engine):
     """A7.5"""
     client = agent()
     started = client.post("/api/executions/", {"tool": "countdown", "arguments": {"seconds": 60}})
@@ -563,7 +563,7 @@ def test_what_the_retention_removed_is_null_and_says_when():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, example_engine: ExampleEngine):
+def test_an_administrator_names_the_run_that_the_engine_has(engine, example_engine):
     """B8: the engine is asked, and a worker follows the run to its result."""
     execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
     client = administrator()
@@ -584,7 +584,7 @@ def test_an_administrator_names_the_run_that_the_engine_has(engine: Source, exam
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine: Source):
+def test_a_run_that_the_engine_does_not_know_is_refused_with_its_words(engine):
     execution = make_execution(engine.workflows.get(name="countdown"), state=State.UNCONFIRMED)
 
     response = administrator().post(

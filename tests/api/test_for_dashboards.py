@@ -58,7 +58,7 @@ def everything() -> dict[str, str]:
     }
 
 
-def test_a_token_that_only_reads_sees_by_get_what_an_administrator_sees() -> None:
+def test_a_token_that_only_reads_sees_by_get_what_an_administrator_sees():
     """The same bytes, of each list and each object."""
     administrators, readers = administrator(), reader()
     for of_list, of_one in everything().items():
@@ -70,7 +70,7 @@ def test_a_token_that_only_reads_sees_by_get_what_an_administrator_sees() -> Non
                 assert seen.content == expected.content, address
 
 
-def test_a_token_that_only_reads_changes_nothing() -> None:
+def test_a_token_that_only_reads_changes_nothing():
     """Every address refuses every other method, and nothing is written."""
     everything()
     client, tried = reader(), 0
@@ -92,7 +92,7 @@ def test_a_token_that_only_reads_changes_nothing() -> None:
     assert (Source.objects.get().updated_at, Execution.objects.get().state) == before
 
 
-def test_reading_everything_makes_nobody_the_master_of_others_runs() -> None:
+def test_reading_everything_makes_nobody_the_master_of_others_runs():
     """Of both scopes together, cancelling reaches one's own runs only."""
     execution = make_execution(state="running")
     both = TokenClient(Scope.VIEW, Scope.RUN)
@@ -102,14 +102,14 @@ def test_reading_everything_makes_nobody_the_master_of_others_runs() -> None:
     assert execution.cancel_requested_at is None
 
 
-def test_a_token_that_reads_everything_is_not_bound_to_a_toolset() -> None:
+def test_a_token_that_reads_everything_is_not_bound_to_a_toolset():
     toolset = make_toolset("finance")
     token = AccessToken(name="x", digest="d", prefix="p", scopes=[Scope.VIEW.value], toolset=toolset)
     with pytest.raises(Exception, match="sees everything, so it cannot be bound to a toolset"):
         token.full_clean()
 
 
-def test_tokens_are_listed_without_what_would_let_anybody_in() -> None:
+def test_tokens_are_listed_without_what_would_let_anybody_in():
     client = administrator()
     toolset = make_toolset("finance")
     bound, text = create_token(name="agent", toolset=toolset)
@@ -137,7 +137,7 @@ def test_tokens_are_listed_without_what_would_let_anybody_in() -> None:
         ("discovery-runs", "id,outcome"), ("executions", "id,state,error"), ("tokens", "name"),
     ],
 )  # fmt: skip
-def test_an_answer_has_the_fields_that_were_asked_for(name: str, wanted: str) -> None:
+def test_an_answer_has_the_fields_that_were_asked_for(name, wanted):
     """Of lists and of single objects; a field that there is not is refused with those that there are."""
     address = f"/api/{name}/"
     of_one, client = everything()[address], administrator()
@@ -151,7 +151,7 @@ def test_an_answer_has_the_fields_that_were_asked_for(name: str, wanted: str) ->
         assert (refused.status_code, problem_paths(refused)) == (400, ["?fields"])
 
 
-def test_what_has_not_changed_is_not_sent_again() -> None:
+def test_what_has_not_changed_is_not_sent_again():
     """304 for lists and objects; a change, another caller's view or another question has another tag."""
     client = administrator()
     workflow = make_workflow(tool_name="report")
@@ -176,7 +176,7 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("condition", ["If-Match", "If-Unmodified-Since"])
-def test_a_change_on_a_condition_is_refused_and_not_made_without_it(condition: str) -> None:
+def test_a_change_on_a_condition_is_refused_and_not_made_without_it(condition):
     client, workflow = administrator(), make_workflow(tool_name="report")
     tag = client.get("/api/workflows/report/")["ETag"]
 
@@ -189,13 +189,13 @@ def test_a_change_on_a_condition_is_refused_and_not_made_without_it(condition: s
     assert client.get("/api/workflows/report/", headers={condition: tag}).status_code == 200
 
 
-def test_nobody_gets_a_304_without_being_let_in() -> None:
+def test_nobody_gets_a_304_without_being_let_in():
     tag = administrator().get("/api/sources/")["ETag"]
     assert APIClient().get("/api/sources/", HTTP_IF_NONE_MATCH=tag).status_code == 401
     assert agent().get("/api/sources/", HTTP_IF_NONE_MATCH="*").status_code == 403
 
 
-def test_cursor_pages_lead_through_all_executions_while_others_are_added() -> None:
+def test_cursor_pages_lead_through_all_executions_while_others_are_added():
     """Rows of one moment too; none comes twice, none is missed, and nothing is counted."""
     client, now = administrator(), timezone.now()
     made = [make_execution(created_at=now - timedelta(seconds=number // 3)).pk for number in range(10)]
@@ -238,9 +238,7 @@ LONG_LISTS: dict[str, Callable[[int], object]] = {
 
 @pytest.mark.parametrize("name", LONG_LISTS)
 @pytest.mark.databases("catalogue.long_lists")
-def test_a_list_that_is_longer_than_is_counted_leads_to_its_last_row_at_the_same_price(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_is_longer_than_is_counted_leads_to_its_last_row_at_the_same_price(name, monkeypatch):
     """Numbered pages as far as is counted, which the count says, then pages by position."""
     client, key = administrator(), "execution" if name == "approvals" else "id"
     for number in range(12):
@@ -265,7 +263,7 @@ def test_a_list_that_is_longer_than_is_counted_leads_to_its_last_row_at_the_same
 
 
 @pytest.mark.databases("catalogue.long_lists")
-def test_another_order_sorts_as_many_of_the_newest_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_order_sorts_as_many_of_the_newest_as_are_counted(monkeypatch):
     client, now = administrator(), timezone.now()
     made = [
         make_execution(created_at=now - timedelta(hours=number), finished_at=now - timedelta(minutes=number))
@@ -285,7 +283,7 @@ def table(client: APIClient, address: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("query", ["", "?format=csv"])
-def test_a_table_is_also_what_a_client_gets_that_accepts_nothing_else(query: str) -> None:
+def test_a_table_is_also_what_a_client_gets_that_accepts_nothing_else(query):
     """Generated clients send the media types of openapi.yaml as `Accept`."""
     client, execution = administrator(), make_execution()
 
@@ -300,7 +298,7 @@ def test_a_table_is_also_what_a_client_gets_that_accepts_nothing_else(query: str
     assert (refused.status_code, problem_paths(refused)) == (400, ["?state"])
 
 
-def test_executions_come_as_a_table_of_all_their_rows() -> None:
+def test_executions_come_as_a_table_of_all_their_rows():
     """Filtered like the list, with its columns and values."""
     client = administrator()
     workflow = make_workflow(tool_name="report")
@@ -328,7 +326,7 @@ def test_executions_come_as_a_table_of_all_their_rows() -> None:
     assert table(agent(), "/api/executions/?format=csv") == []
 
 
-def test_lists_have_the_values_that_single_rows_have() -> None:
+def test_lists_have_the_values_that_single_rows_have():
     """They are read column by column, and rows share what is equal."""
     client = administrator()
     plain, edited = make_workflow(), make_workflow(tags=["a"], tags_override=["b"], title_override="Report")
@@ -346,7 +344,7 @@ def test_lists_have_the_values_that_single_rows_have() -> None:
                 assert value == shown, (address, name)
 
 
-def test_workflows_come_as_a_table_of_what_their_caller_sees() -> None:
+def test_workflows_come_as_a_table_of_what_their_caller_sees():
     """In the chosen order; what the engine and a curator say has columns of its own for administrators."""
     make_workflow(tool_name="report", tags=["a", "b"], title_override="Report", read_only_hint=True)
     make_workflow(tool_name="bill", enabled=False, description="-1+1")
@@ -371,7 +369,7 @@ def test_workflows_come_as_a_table_of_what_their_caller_sees() -> None:
 @pytest.mark.parametrize(
     "begin", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"]
 )
-def test_no_cell_of_a_table_is_computed(begin: str) -> None:
+def test_no_cell_of_a_table_is_computed(begin):
     """Engines write errors, and spreadsheets compute what begins like a formula."""
     text = f"{begin}HYPERLINK(0)"
     make_execution(progress_message=text)
@@ -380,9 +378,7 @@ def test_no_cell_of_a_table_is_computed(begin: str) -> None:
 
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("text", ["a{}=1+1", 'a{}"=1+1', "a{} @SUM(A1)", "a\n=1+1", "a\r\n-1{}+1"])
-def test_no_cell_is_computed_where_spreadsheets_separate_by_another_character(
-    text: str, separator: str
-) -> None:
+def test_no_cell_is_computed_where_spreadsheets_separate_by_another_character(text, separator):
     """Excel separates by semicolons in German, and then takes no quotation mark in a line for one."""
     make_execution(progress_message=text.format(separator), error="x")
     response = administrator().get("/api/executions/?format=csv&fields=id,progress_message,error")
@@ -391,7 +387,7 @@ def test_no_cell_is_computed_where_spreadsheets_separate_by_another_character(
     assert not [cell for cell in cells if cell.strip(' "').startswith(("=", "+", "-", "@"))], cells
 
 
-def test_a_table_of_many_rows_is_sent_in_parts() -> None:
+def test_a_table_of_many_rows_is_sent_in_parts():
     """A page in memory at a time, whatever there is."""
     source = make_workflow()
     make_execution(source)
@@ -415,7 +411,7 @@ def test_a_table_of_many_rows_is_sent_in_parts() -> None:
     assert sum(part.count(b"\n") for part in parts) == 1_252
 
 
-def test_a_list_without_filters_ignores_no_parameter_either() -> None:
+def test_a_list_without_filters_ignores_no_parameter_either():
     client = administrator()
     for name in ("connectors", "filters", "standing-approvals"):
         for wrong in ("colour=red", "page_size=0", "fields=colour"):
@@ -432,12 +428,12 @@ def test_a_list_without_filters_ignores_no_parameter_either() -> None:
         ("created_after=2026-11-25T09:30:00+00:00", "%2B"),  # The plus sign of an address is a space
     ],
 )
-def test_a_refusal_says_how_a_cursor_or_a_time_is_written(query: str, hint: str) -> None:
+def test_a_refusal_says_how_a_cursor_or_a_time_is_written(query, hint):
     [problem] = administrator().get(f"/api/executions/?{query}").json()["errors"]
     assert hint in problem["message"]
 
 
-def test_what_can_be_chosen_is_named_where_something_else_was() -> None:
+def test_what_can_be_chosen_is_named_where_something_else_was():
     client = administrator()
     (state,) = client.get("/api/executions/?state=gone").json()["errors"]
     assert "The choices are unapproved, pending, " in state["message"]
@@ -445,7 +441,7 @@ def test_what_can_be_chosen_is_named_where_something_else_was() -> None:
     assert "The choices are tool_name, -tool_name" in ordering["message"]
 
 
-def test_the_fields_of_kinds_tools_and_statistics_are_chosen_as_of_other_lists() -> None:
+def test_the_fields_of_kinds_tools_and_statistics_are_chosen_as_of_other_lists():
     client = administrator()
     assert client.post("/api/tools/", declared("get_order"), format="json").status_code == 201
     make_execution(Workflow.objects.get(), state=State.COMPLETED)
@@ -462,6 +458,6 @@ def test_the_fields_of_kinds_tools_and_statistics_are_chosen_as_of_other_lists()
         assert problem_paths(client.get(f"{address}?fields=colour")) == ["?fields"], address
 
 
-def test_all_that_is_wrong_with_a_body_is_told_at_once() -> None:
+def test_all_that_is_wrong_with_a_body_is_told_at_once():
     answer = agent().post("/api/executions/", {"colour": "red", "wait_seconds": "x"}, format="json")
     assert set(problem_paths(answer)) == {"/colour", "/tool", "/wait_seconds"}

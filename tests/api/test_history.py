@@ -108,13 +108,13 @@ def writing_actions() -> set[str]:
     }
 
 
-def test_every_action_of_the_api_that_changes_something_is_known_here() -> None:
+def test_every_action_of_the_api_that_changes_something_is_known_here():
     """B8: a new one has to say where its trace is."""
     assert writing_actions() == {*WRITES, *RECORDED_ELSEWHERE}
 
 
 @pytest.mark.parametrize("as_token", [True, False], ids=["token", "session"])
-def test_each_change_leaves_who_made_it(as_token: bool, subtests: pytest.Subtests) -> None:
+def test_each_change_leaves_who_made_it(as_token, subtests):
     """B8: a token by its name, a person by theirs."""
     source = make_source("orders")
     report = make_workflow(source, tool_name="report")
@@ -160,7 +160,7 @@ MODELS = (
 )  # fmt: skip
 
 
-def test_the_history_names_what_was_changed() -> None:
+def test_the_history_names_what_was_changed():
     """B8: fields as REST calls them."""
     workflow = make_workflow(tool_name="report")
     client = administrator()
@@ -168,7 +168,7 @@ def test_the_history_names_what_was_changed() -> None:
     assert HistoryEntry.of(workflow).get().message == "Changed tags, title."
 
 
-def test_what_is_refused_leaves_no_trace() -> None:
+def test_what_is_refused_leaves_no_trace():
     """B8."""
     make_workflow(tool_name="report")
     toolset = make_toolset("finance")

@@ -8,7 +8,7 @@ from connectors.protocol import Capabilities
 from executions.models import Execution, State
 from tests.api.clients import TokenClient, administrator, agent, problem_paths
 from tests.executions.steps import timeline, told
-from tests.executions.talkative import NOTHING, TalkativeEngine, review, talker
+from tests.executions.talkative import NOTHING, review, talker
 from tests.factories import make_execution
 
 __all__ = ["review", "talker"]
@@ -26,7 +26,7 @@ def post(client, execution: Execution, what: str, **body):
     return client.post(f"/api/executions/{execution.pk}/{what}/", body, format="json")
 
 
-def test_a_run_is_asked_and_told(review: Workflow, talker: TalkativeEngine):
+def test_a_run_is_asked_and_told(review, talker):
     """E10: the answer to a signal is the record, with what is new on its timeline."""
     client = agent()
     execution = run_of(client, review)
@@ -45,7 +45,7 @@ def test_a_run_is_asked_and_told(review: Workflow, talker: TalkativeEngine):
     assert talker.heard == [("run-1", "progress", {}), ("run-1", "approve", {"text": "yes"})]
 
 
-def test_each_offending_place_of_a_request_is_named(review: Workflow, talker: TalkativeEngine):
+def test_each_offending_place_of_a_request_is_named(review, talker):
     """B5, E5."""
     client = agent()
     execution = run_of(client, review)
@@ -63,9 +63,7 @@ def test_each_offending_place_of_a_request_is_named(review: Workflow, talker: Ta
 @pytest.mark.parametrize(
     ("error", "code"), [(Rejected("No."), 409), (Unreachable("Hello?"), 503), (OutcomeUnknown("Hm."), 504)]
 )
-def test_what_comes_of_a_signal_is_told_by_the_code(
-    review: Workflow, talker: TalkativeEngine, error: Exception, code: int
-):
+def test_what_comes_of_a_signal_is_told_by_the_code(review, talker, error, code):
     """B5: 504 means that nobody knows, so that nothing repeats it by itself."""
     client = agent()
     execution = run_of(client, review)
@@ -75,9 +73,7 @@ def test_what_comes_of_a_signal_is_told_by_the_code(
     assert len(timeline(execution)) == 2 and not told(execution, "signalled")
 
 
-def test_runs_that_do_not_go_on_and_engines_that_cannot_are_conflicts(
-    review: Workflow, talker: TalkativeEngine
-):
+def test_runs_that_do_not_go_on_and_engines_that_cannot_are_conflicts(review, talker):
     """A8.5, E10."""
     client = agent()
     ended = run_of(client, review, state=State.COMPLETED)
@@ -88,7 +84,7 @@ def test_runs_that_do_not_go_on_and_engines_that_cannot_are_conflicts(
     assert refused.status_code == 409 and "Not supported" in refused.json()["detail"]
 
 
-def test_a_workflows_own_page_tells_its_queries_and_signals(review: Workflow):
+def test_a_workflows_own_page_tells_its_queries_and_signals(review):
     """E10."""
     shown = administrator().get("/api/workflows/review/").json()["upstream"]
     assert shown["queries"][0] == {

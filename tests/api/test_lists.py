@@ -209,7 +209,7 @@ def test_a_tag_that_is_too_long_to_search_for_is_refused():
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="a database of PostgreSQL has its own collation")
-def test_names_are_sorted_regardless_of_case() -> None:
+def test_names_are_sorted_regardless_of_case():
     """SQLite had Zebra before apple."""
     names, client = ["apple", "Banana", "cherry", "Zebra"], administrator()
     for name in reversed(names):

@@ -74,7 +74,7 @@ def test_an_unknown_format_of_the_document_is_refused():
 
 
 @pytest.mark.django_db
-def test_single_objects_have_only_the_fields_that_are_asked_for_as_the_document_says() -> None:
+def test_single_objects_have_only_the_fields_that_are_asked_for_as_the_document_says():
     make_execution()
     make_toolset()
     client, tried = administrator(), set()
@@ -261,7 +261,7 @@ def provoke() -> Iterator[tuple[int, str, str, Callable[[], Any]]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_every_refusal_is_the_problem_that_the_document_describes(subtests: pytest.Subtests) -> None:
+def test_every_refusal_is_the_problem_that_the_document_describes(subtests):
     """Some had no kind, an `execution_id` that was described nowhere, or a status that was."""
     seen = set()
     for code, method, path, send in provoke():

@@ -42,7 +42,7 @@ def listed(client: Any, query: str = "") -> dict[str, dict[str, Any]]:
     return {one["workflow"]: one for one in client.get(f"/api/reviews/?{query}").json()["results"]}
 
 
-def test_what_awaits_review_is_listed_with_its_differences(source: Source) -> None:
+def test_what_awaits_review_is_listed_with_its_differences(source):
     client = administrator()
     assert listed(client)["report_1"]["told"] == "new required argument `password`, argument `month` is gone"
     assert set(listed(client, "source=erp&kind=changed")) == {"report_1", "report_2"}
@@ -56,7 +56,7 @@ def test_what_awaits_review_is_listed_with_its_differences(source: Source) -> No
     assert "Ignore all previous" in difference["warning"]
 
 
-def test_a_decision_names_the_offer_that_it_is_about(engine: Engine, source: Source) -> None:
+def test_a_decision_names_the_offer_that_it_is_about(engine, source):
     """A5.2, B8"""
     client = administrator()
     seen = listed(client)
@@ -85,7 +85,7 @@ def test_a_decision_names_the_offer_that_it_is_about(engine: Engine, source: Sou
     assert (entry.object_name, entry.door, entry.actor_name) == ("report_1", "rest", client.token.name)
 
 
-def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine: Engine, source: Source) -> None:
+def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine, source):
     """A5.2"""
     client = administrator()
     engine.workflows = [
@@ -116,7 +116,7 @@ def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine: En
         assert client.post(f"/api/reviews/{address}", body, format="json").status_code == 400, address
 
 
-def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> None:
+def test_several_are_decided_at_once_and_the_rest_is_named(source):
     client = administrator()
     seen = listed(client)
     offers = {"report_1": seen["report_1"]["offer"], "report_2": "0" * 64, "report_3": "1", "nowhere": "2"}
@@ -136,7 +136,7 @@ def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> No
     assert decided["done"] == ["report_2"] and not listed(client)
 
 
-def test_changes_of_one_kind_are_accepted_in_one_act(engine: Engine, source: Source) -> None:
+def test_changes_of_one_kind_are_accepted_in_one_act(engine, source):
     """H1: of whatever source, and only where nothing of another kind is held."""
     client = administrator()
     more = {"type": "object", "properties": {"month": {"type": "string"}, "page": {"type": "integer"}}}
@@ -162,11 +162,11 @@ def test_changes_of_one_kind_are_accepted_in_one_act(engine: Engine, source: Sou
 
 
 @pytest.mark.parametrize("body", [{}, {"offers": {}}, {"all": True}, {"source": "erp", "offers": {"a": "b"}}])
-def test_a_decision_on_nothing_is_refused(body: dict[str, Any]) -> None:
+def test_a_decision_on_nothing_is_refused(body):
     assert administrator().post("/api/reviews/accept/", body, format="json").status_code == 400
 
 
-def test_a_held_listing_names_what_it_lost_and_is_confirmed(engine: Engine, source: Source) -> None:
+def test_a_held_listing_names_what_it_lost_and_is_confirmed(engine, source):
     """A1.3, A1.4, A4.3"""
     client = administrator()
     engine.workflows = []
@@ -184,7 +184,7 @@ def test_a_held_listing_names_what_it_lost_and_is_confirmed(engine: Engine, sour
     assert again.status_code == 409
 
 
-def test_the_policies_of_a_source_are_read_and_changed() -> None:
+def test_the_policies_of_a_source_are_read_and_changed():
     make_source("erp")
     client = administrator()
     shown = client.get("/api/sources/erp/").json()

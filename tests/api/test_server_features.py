@@ -32,7 +32,7 @@ def address(feature: ServerFeature, action: str = "") -> str:
         ("ordering=-served_as", ["note://{id}", "note://1", "greet"]),
     ],
 )
-def test_they_are_listed_by_source_kind_and_state(query: str, shown: list[str]) -> None:
+def test_they_are_listed_by_source_kind_and_state(query, shown):
     notes = make_source("notes")
     make_feature(notes, "note://1", kind="resource", missing_since="2026-11-01T00:00Z")
     make_feature(notes, "note://{id}", kind="template", offered={"name": "New"})
@@ -40,7 +40,7 @@ def test_they_are_listed_by_source_kind_and_state(query: str, shown: list[str]) 
     assert [one["served_as"] for one in answer.json()["results"]] == shown
 
 
-def test_a_curators_decisions_are_written_and_recorded(prompt: ServerFeature) -> None:
+def test_a_curators_decisions_are_written_and_recorded(prompt):
     client, revision = administrator(), Revision.current()
     body = {"enabled": True, "served_as": "hello", "title": "Hello", "description": ""}
     answer = client.patch(address(prompt), body, format="json")
@@ -63,14 +63,14 @@ def test_a_curators_decisions_are_written_and_recorded(prompt: ServerFeature) ->
         ({"title": "t" * 256}, "/title"),
     ],
 )
-def test_what_cannot_be_decided_is_refused(prompt: ServerFeature, body: dict, place: str) -> None:
+def test_what_cannot_be_decided_is_refused(prompt, body, place):
     answer = administrator().patch(address(prompt), body, format="json")
     assert (answer.status_code, problem_paths(answer)) == (400, [place])
     prompt.refresh_from_db()
     assert (prompt.served_as, prompt.enabled) == ("greet", False)
 
 
-def test_a_change_is_accepted_as_it_was_reviewed(prompt: ServerFeature) -> None:
+def test_a_change_is_accepted_as_it_was_reviewed(prompt):
     client = administrator()
     ServerFeature.objects.update(offered={"name": "greet", "description": "Greets anew."})
     offer = client.get(address(prompt)).json()["offer"]

@@ -9,7 +9,6 @@ from catalogue.models import Source, Workflow
 from executions.models import Execution
 from tests.api.clients import administrator, problem_paths
 from tests.factories import NOWHERE, make_execution, make_source, make_workflow
-from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -66,7 +65,7 @@ def test_bad_settings_are_refused_by_field_and_change_nothing(change, path):
     assert not Source.objects.exists()
 
 
-def test_a_value_that_is_no_choice_is_refused_with_those_that_there_are() -> None:
+def test_a_value_that_is_no_choice_is_refused_with_those_that_there_are():
     """A5.2: as with parameters of lists, nobody has to look for them elsewhere."""
     make_source("orders")
     response = administrator().patch("/api/sources/orders/", {"new_workflows": "enabled"})
@@ -228,7 +227,7 @@ def test_a_refresh_that_cannot_be_made_now_is_a_conflict(state, told):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_engine_is_added_checked_and_listed(example_engine: ExampleEngine):
+def test_an_engine_is_added_checked_and_listed(example_engine):
     """A1.2, A4.3: a refresh by hand updates the tools."""
     client = administrator()
     client.post(
@@ -290,7 +289,7 @@ def test_settings_that_are_as_they_were_need_no_credentials():
     ],
     ids=str,
 )
-def test_a_temporal_key_is_kept_for_the_service_that_it_was_entered_for(changed: dict[str, object]):
+def test_a_temporal_key_is_kept_for_the_service_that_it_was_entered_for(changed):
     """B8: also what decides who is believed to be that service is no one's to change without the key."""
     config = {"host_port": "127.0.0.1:9", "default_task_queue": "orders", "tls": True}
     source = Source(name="temporal", kind="temporal", config=config)

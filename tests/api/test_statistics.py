@@ -50,7 +50,7 @@ def since(days: int) -> str:
     return (NOW - timedelta(days=days)).isoformat()
 
 
-def test_without_parameters_the_last_24_hours_are_told_in_one_row() -> None:
+def test_without_parameters_the_last_24_hours_are_told_in_one_row():
     """Issue 13."""
     make_calls()
     (row,) = rows()
@@ -59,7 +59,7 @@ def test_without_parameters_the_last_24_hours_are_told_in_one_row() -> None:
     assert [row[name] for name in ("time", "tool", "toolset", "caller", "source", "door")] == [None] * 6
 
 
-def test_rows_are_divided_by_time_and_by_what_is_asked_for() -> None:
+def test_rows_are_divided_by_time_and_by_what_is_asked_for():
     """Issue 13."""
     make_calls()
     told = rows(ended_after=since(5), bucket="day", group_by=["tool", "source"])
@@ -90,7 +90,7 @@ def test_rows_are_divided_by_time_and_by_what_is_asked_for() -> None:
         ({"ended_before": (NOW - timedelta(days=1)).isoformat()}, 2),
     ],
 )
-def test_rows_are_narrowed(query: dict[str, Any], calls: int) -> None:
+def test_rows_are_narrowed(query, calls):
     """Issue 13."""
     make_calls()
     assert sum(row["calls"] for row in rows(ended_after=since(5), **query)) == calls
@@ -108,13 +108,13 @@ def test_rows_are_narrowed(query: dict[str, Any], calls: int) -> None:
         ({"colour": "red"}, "?colour"),
     ],
 )
-def test_what_is_too_much_or_not_understood_is_refused(query: dict[str, Any], path: str) -> None:
+def test_what_is_too_much_or_not_understood_is_refused(query, path):
     """Bounded."""
     answer = administrator().get(ADDRESS, query)
     assert answer.status_code == 400 and problem_paths(answer) == [path]
 
 
-def test_whoever_is_no_administrator_sees_what_it_called() -> None:
+def test_whoever_is_no_administrator_sees_what_it_called():
     """D5, issue 13."""
     _, reader = administrator(), TokenClient(Scope.READ)  # Not token:1, which calls all else.
     make_calls()
@@ -127,7 +127,7 @@ def test_whoever_is_no_administrator_sees_what_it_called() -> None:
     assert administrator().get("/api/").json()["statistics"].endswith(ADDRESS)
 
 
-def test_past_days_are_read_once_for_each_question_and_caller() -> None:
+def test_past_days_are_read_once_for_each_question_and_caller():
     """Issue 13. They are read again after a late end, and no caller gets what another one may see."""
     make_calls()
     client, reader = administrator(), TokenClient(Scope.READ)
@@ -148,7 +148,7 @@ def test_past_days_are_read_once_for_each_question_and_caller() -> None:
     assert [row["calls"] for row in rows(reader, **query)] == [1]
 
 
-def test_many_rows_come_in_pages_at_the_same_number_of_queries() -> None:
+def test_many_rows_come_in_pages_at_the_same_number_of_queries():
     """And they say the same after a recount."""
     workflow = make_workflow()
     client, counts = administrator(), []

@@ -58,14 +58,14 @@ def evaluate(*options: str, url: str, folder: Path, **variables: str) -> subproc
     )
 
 
-def test_forty_instructions_are_about_twelve_tools() -> None:
+def test_forty_instructions_are_about_twelve_tools():
     assert len(read_tools()) == 12
     assert len(read_instructions()) == 40
     assert {it.tool for it in read_instructions()} == {*input_schemas(), None}
 
 
 @pytest.mark.parametrize("instruction", read_instructions(), ids=lambda it: it.id)
-def test_what_is_right_is_what_the_tool_takes(instruction: Instruction) -> None:
+def test_what_is_right_is_what_the_tool_takes(instruction):
     if instruction.tool is None:
         assert instruction.right_answers == [{}]
         return
@@ -76,7 +76,7 @@ def test_what_is_right_is_what_the_tool_takes(instruction: Instruction) -> None:
 
 
 @pytest.mark.e2e
-def test_a_model_that_is_always_right_gets_all_marks(model: ModelServer, tmp_path: Path) -> None:
+def test_a_model_that_is_always_right_gets_all_marks(model, tmp_path):
     """C4.1, C4.5: each instruction goes the way of POST /workflow, and nobody else's data are touched."""
     outcome = evaluate("--json", url=model.url, folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -121,7 +121,7 @@ JUDGED = {
 
 
 @pytest.mark.e2e
-def test_each_kind_of_mistake_is_counted_as_what_it_is(model: ModelServer, tmp_path: Path) -> None:
+def test_each_kind_of_mistake_is_counted_as_what_it_is(model, tmp_path):
     """C4.5: what the guard refused is told apart from what it had to let through."""
     left = {name: list(answers) for name, answers in MISTAKES.items()}
     model.answer_by(lambda asked: left[instruction_in(asked).id].pop(0))
@@ -139,7 +139,7 @@ def test_each_kind_of_mistake_is_counted_as_what_it_is(model: ModelServer, tmp_p
 
 
 @pytest.mark.e2e
-def test_people_read_what_was_chosen_and_what_was_expected(model: ModelServer, tmp_path: Path) -> None:
+def test_people_read_what_was_chosen_and_what_was_expected(model, tmp_path):
     model.script(proposes("get_order", {"order_id": "A18"}))
     told = evaluate("--only", "plain-2", "--repeat", "2", url=model.url, folder=tmp_path).stdout
     assert "WRONG plain-2" in told
@@ -151,14 +151,14 @@ def test_people_read_what_was_chosen_and_what_was_expected(model: ModelServer, t
 
 
 @pytest.mark.e2e
-def test_it_says_what_to_set_where_no_model_is_configured(tmp_path: Path) -> None:
+def test_it_says_what_to_set_where_no_model_is_configured(tmp_path):
     outcome = evaluate(url="", folder=tmp_path, OPENAI_MODEL="")
     assert outcome.returncode == 1
     assert "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_MODEL=some-model make eval" in outcome.stderr
 
 
 @pytest.mark.e2e
-def test_it_stops_at_once_where_the_model_cannot_be_reached(tmp_path: Path) -> None:
+def test_it_stops_at_once_where_the_model_cannot_be_reached(tmp_path):
     nowhere = f"http://127.0.0.1:{free_port()}/v1"
     outcome = evaluate(url=nowhere, folder=tmp_path, CATALOGUE_MODEL_RETRIES="0")
     assert outcome.returncode == 1

@@ -8,7 +8,6 @@ import yaml
 from connectors.network.policy import allow_http_tool_hosts
 from tests.api.clients import administrator
 from tests.engines.model_answers import proposes
-from tests.engines.model_server import ModelServer
 from tests.orchestration.shop import ask
 from tests.processes import ROOT, ExampleEngine
 
@@ -29,7 +28,7 @@ def tools(example_engine: ExampleEngine) -> Iterator[list[str]]:
     allow_http_tool_hosts("")
 
 
-def test_the_example_tools_work_with_the_example_engine(tools: list[str], model_server: ModelServer) -> None:
+def test_the_example_tools_work_with_the_example_engine(tools, model_server):
     """C1.4: a place in the body, a constant, a key, and an output that is picked from the response."""
     model_server.script(proposes("count_text", {"text": "Hello there."}), proposes("list_runs"))
     counted = ask("How many words has 'Hello there.'?", tools).json()

@@ -14,7 +14,6 @@ from tests.engines.model_server import ModelServer
 from tests.engines.target_api import TargetApi, running_target_api
 from tests.orchestration.engine_tools import discover
 from tests.orchestration.shop import EVERY_TOOL, ask, shop, store
-from tests.processes import ExampleEngine
 
 __all__ = ["shop"]
 
@@ -100,9 +99,7 @@ FOREIGN_REQUESTS = [
 ]
 
 
-def test_a_request_that_is_not_the_tools_own_is_refused(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
-) -> None:
+def test_a_request_that_is_not_the_tools_own_is_refused(model_server, shop, foreign, subtests):
     """C4.5: method, scheme, host, path, query, headers and body have to be those of get_order."""
     store(shop)
     for proposed in FOREIGN_REQUESTS:
@@ -129,9 +126,7 @@ OTHER_BODIES = [
 ]
 
 
-def test_a_body_with_more_or_other_fields_than_declared_is_refused(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi, subtests: pytest.Subtests
-) -> None:
+def test_a_body_with_more_or_other_fields_than_declared_is_refused(model_server, shop, foreign, subtests):
     """C4.5"""
     store(shop)
     for proposed in OTHER_BODIES:
@@ -156,8 +151,8 @@ def test_a_body_with_more_or_other_fields_than_declared_is_refused(
     ],
 )
 def test_arguments_that_do_not_fit_the_schema_are_refused_at_their_places(
-    model_server: ModelServer, shop: TargetApi, arguments: dict[str, Any], place: str
-) -> None:
+    model_server, shop, arguments, place
+):
     """C4.3, C4.5"""
     store(shop)
     insist(model_server, proposes("get_order", arguments))
@@ -167,9 +162,7 @@ def test_arguments_that_do_not_fit_the_schema_are_refused_at_their_places(
 
 
 @pytest.mark.parametrize("tool", ["create_order", "Get_Order", "get_order ", "list_workflows", "", "*"])
-def test_a_tool_that_the_request_does_not_name_is_refused_though_it_exists(
-    model_server: ModelServer, shop: TargetApi, tool: str
-) -> None:
+def test_a_tool_that_the_request_does_not_name_is_refused_though_it_exists(model_server, shop, tool):
     """C4.2"""
     store(shop)
     insist(model_server, proposes(tool, {"item": "lamp", "amount": 1}))
@@ -191,9 +184,7 @@ def test_a_tool_that_the_request_does_not_name_is_refused_though_it_exists(
     ],
     ids=["both", "default-in-arguments", "null", "default-in-request", "accept"],
 )
-def test_arguments_and_a_request_that_mean_the_same_are_let_through(
-    model_server: ModelServer, shop: TargetApi, more: dict[str, Any]
-) -> None:
+def test_arguments_and_a_request_that_mean_the_same_are_let_through(model_server, shop, more):
     """C4.4, C4.5: a default that one of them spells out makes no difference."""
     store(shop)
     arguments = more.get("arguments", {"order_id": "A-7"})
@@ -206,9 +197,7 @@ def test_arguments_and_a_request_that_mean_the_same_are_let_through(
     assert (answer["status"], answer["arguments"]) == ("success", meant)
 
 
-def test_a_request_without_its_arguments_is_sent_back(
-    model_server: ModelServer, shop: TargetApi, foreign: TargetApi
-) -> None:
+def test_a_request_without_its_arguments_is_sent_back(model_server, shop, foreign):
     """C4.3, C4.4: the arguments are what counts, and the model is told which ones are missing."""
     store(shop)
     request = filled(ordering(headers={"x-urgent": "true"}), shop, foreign)
@@ -225,7 +214,7 @@ def test_a_request_without_its_arguments_is_sent_back(
     assert (shop.last.json, shop.last.header("x-urgent")) == (BODY, "true")
 
 
-def test_numbers_are_texts_in_the_query_of_a_request(model_server: ModelServer, shop: TargetApi) -> None:
+def test_numbers_are_texts_in_the_query_of_a_request(model_server, shop):
     """C4.3"""
     store(shop)
     request = reading(f"{shop.base_url}/orders", query_params={"limit": "5", "state": "open"})
@@ -238,9 +227,7 @@ def test_numbers_are_texts_in_the_query_of_a_request(model_server: ModelServer, 
     assert sorted(shop.last.query) == [("limit", "5"), ("state", "open")]
 
 
-def test_a_tool_of_another_engine_takes_no_request(
-    model_server: ModelServer, example_engine: ExampleEngine, foreign: TargetApi
-) -> None:
+def test_a_tool_of_another_engine_takes_no_request(model_server, example_engine, foreign):
     """C4.5: it is none of an engine's, so whoever proposes one is up to something else."""
     discover(example_engine)
     request = reading(f"{foreign.base_url}/collect")
@@ -250,9 +237,7 @@ def test_a_tool_of_another_engine_takes_no_request(
     assert foreign.arrived == []
 
 
-def test_what_a_curator_has_fixed_is_sent_though_neither_person_nor_model_names_it(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_what_a_curator_has_fixed_is_sent_though_neither_person_nor_model_names_it(model_server, shop):
     """Issue 13, 5: the model is not told of it, and what it proposes instead is refused."""
     store(shop)
     Workflow.objects.filter(tool_name="get_order").update(

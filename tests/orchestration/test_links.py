@@ -24,7 +24,7 @@ GIVEN = (
         '{"state": "sent", "at": "2026-11-22T10:00:00Z"}',
     ],
 )
-def test_what_was_given_and_what_is_no_address_stays(text: str) -> None:
+def test_what_was_given_and_what_is_no_address_stays(text):
     assert remove_foreign_addresses(text, given=GIVEN) == (text, 0)
 
 
@@ -46,7 +46,7 @@ def test_what_was_given_and_what_is_no_address_stays(text: str) -> None:
         "data:text/html,x",
     ],
 )
-def test_an_address_that_nobody_gave_is_taken_out(address: str) -> None:
+def test_an_address_that_nobody_gave_is_taken_out(address):
     for text in ("At {}.", "({})", '"{}"', "[x]({})", "[1]: {}", "<{}>"):
         told, removed = remove_foreign_addresses(text.format(address), given=GIVEN)
 
@@ -56,7 +56,7 @@ def test_an_address_that_nobody_gave_is_taken_out(address: str) -> None:
 @pytest.mark.parametrize(
     "destination", ["/admin/delete", "//evil.example/d", "javascript&colon;alert", "x.html"]
 )
-def test_whatever_a_link_leads_to_has_to_be_given(destination: str) -> None:
+def test_whatever_a_link_leads_to_has_to_be_given(destination):
     for text in (f"[x]({destination})", f"[x](<{destination}>)", f"[x]: {destination} 'title'"):
         told, removed = remove_foreign_addresses(text, given=GIVEN)
 
@@ -75,11 +75,11 @@ def test_whatever_a_link_leads_to_has_to_be_given(destination: str) -> None:
         ("<b style='x'>a</b>", "< b style='x'>a</b>"),
     ],
 )
-def test_what_would_be_fetched_or_run_for_being_shown_becomes_text(text: str, told: str) -> None:
+def test_what_would_be_fetched_or_run_for_being_shown_becomes_text(text, told):
     assert remove_foreign_addresses(text, given=GIVEN) == (told, 0)
 
 
-def test_a_long_text_takes_no_long_time() -> None:
+def test_a_long_text_takes_no_long_time():
     """What can be nested or repeated is gone through once."""
     for part in ("[x](", "![", "<a ", "http:", "[" * 50, "]: "):
         remove_foreign_addresses(part * 10_000, given=[part * 1_000])

@@ -34,7 +34,7 @@ def marks(text: str) -> list[str]:
     return re.findall(r"<[\s/]*(?:tools|instructions|response|format)\b[^>]*>", text, re.IGNORECASE)
 
 
-def test_the_model_gets_the_instructions_and_the_tools_as_data() -> None:
+def test_the_model_gets_the_instructions_and_the_tools_as_data():
     """C3.2, C4.1."""
     system, user = selection_prompt("What is order A-7?", CONTEXT)
     assert (system["role"], user["role"]) == ("system", "user")
@@ -55,19 +55,19 @@ def test_the_model_gets_the_instructions_and_the_tools_as_data() -> None:
         "without any credentials",
     ],
 )
-def test_the_rules_of_choosing_are_told(rule: str) -> None:
+def test_the_rules_of_choosing_are_told(rule):
     """C4.2, C4.3, C4.4."""
     assert rule in flat(selection_prompt("x", CONTEXT)[0]["content"])
 
 
-def test_the_model_knows_what_day_it_is() -> None:
+def test_the_model_knows_what_day_it_is():
     """C4.3: for "tomorrow" and "since Monday"."""
     told = text_of(selection_prompt("x", CONTEXT))
     assert re.search(r"Today is [A-Z][a-z]+day, \d{4}-\d\d-\d\d\.", told)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_data_closes_its_block_or_opens_another(attack: str) -> None:
+def test_no_data_closes_its_block_or_opens_another(attack):
     """C4.1, C6.2: neither the person's words, nor a tool's description, nor a response."""
     _, selecting = selection_prompt(attack, f"{CONTEXT} {attack}")
     assert marks(selecting["content"]) == ["<tools>", "</tools>", "<instructions>", "</instructions>"]
@@ -80,13 +80,13 @@ def test_no_data_closes_its_block_or_opens_another(attack: str) -> None:
 
 
 @pytest.mark.parametrize("harmless", ["a < b and c > d", "<b>bold</b>", "use <toolset> & </toolbox>", "{}%s"])
-def test_other_text_stays_as_it_is(harmless: str) -> None:
+def test_other_text_stays_as_it_is(harmless):
     """C4.3: values are copied from there."""
     assert harmless in text_of(selection_prompt(harmless, CONTEXT))
     assert harmless in text_of(formatting_prompt(harmless, instructions="x", format_instructions=""))
 
 
-def test_the_repair_gives_the_objection_and_what_it_is_about() -> None:
+def test_the_repair_gives_the_objection_and_what_it_is_about():
     """C4.2, C4.5."""
     asked = selection_prompt("x", CONTEXT)
     prompt = repair_prompt(asked, "I like {trains}.", 'The answer has no "tool" {at all}.')
@@ -97,13 +97,13 @@ def test_the_repair_gives_the_objection_and_what_it_is_about() -> None:
     assert len(repair_prompt(asked, "x" * 100_000, "Too long.")[2]["content"]) == 4_000
 
 
-def test_without_an_http_tool_the_model_hears_nothing_of_requests() -> None:
+def test_without_an_http_tool_the_model_hears_nothing_of_requests():
     """C4.4: small models write one for any tool that they are told of."""
     assert "http_request" in text_of(selection_prompt("x", CONTEXT))
     assert "http_request" not in text_of(selection_prompt("x", CONTEXT, has_endpoints=False))
 
 
-def test_the_response_is_put_into_words_as_the_person_wants_them() -> None:
+def test_the_response_is_put_into_words_as_the_person_wants_them():
     """C6.2, C6.3."""
     system, user = formatting_prompt(
         '{"total": 42}', instructions="What does A-7 cost?", format_instructions="One line of French."
@@ -117,7 +117,7 @@ def test_the_response_is_put_into_words_as_the_person_wants_them() -> None:
     assert "tell the person that you saw only a part" in rules
 
 
-def test_without_wishes_there_is_no_block_of_them() -> None:
+def test_without_wishes_there_is_no_block_of_them():
     """C6.3."""
     _, user = formatting_prompt("42", instructions="x", format_instructions="  ")
     assert "<format>" not in user["content"]

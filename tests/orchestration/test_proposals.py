@@ -2,7 +2,6 @@
 
 import json
 import time
-from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -38,12 +37,12 @@ REQUEST = {"method": "GET", "url": "https://shop.example/orders/A-7"}
         "more members", "text as arguments", "parameters", "no request", "empty request",
     ],
 )  # fmt: skip
-def test_wrapping_does_not_matter(text: str) -> None:
+def test_wrapping_does_not_matter(text):
     """C4.3, C4.4."""
     assert read_proposal(text) == MEANT
 
 
-def test_a_request_is_checked_by_the_one_model_of_requests() -> None:
+def test_a_request_is_checked_by_the_one_model_of_requests():
     """C4.4, C4.5, C9."""
     written = {"method": "post", "url": "https://shop.example/orders", "headers": None, "body": {"a": [1]}}
     proposal = read_proposal(json.dumps(PROPOSED | {"http_request": written}))
@@ -52,7 +51,7 @@ def test_a_request_is_checked_by_the_one_model_of_requests() -> None:
     )
 
 
-def test_an_object_in_the_query_of_a_request_is_left_to_the_comparison() -> None:
+def test_an_object_in_the_query_of_a_request_is_left_to_the_comparison():
     query = {"filter": {"state": "open"}, "sort": [{"by": "age"}], "ids": [1, 2]}
     proposal = read_proposal(json.dumps(PROPOSED | {"http_request": REQUEST | {"query_params": query}}))
     assert proposal.http_request is not None
@@ -79,7 +78,7 @@ def test_an_object_in_the_query_of_a_request_is_left_to_the_comparison() -> None
         ({"http_request": {"method": "GET"}}, '"http_request.url"'),
     ],
 )
-def test_what_has_another_shape_is_sent_back_with_the_place(changes: dict[str, Any], told: str) -> None:
+def test_what_has_another_shape_is_sent_back_with_the_place(changes, told):
     """C4.5."""
     with pytest.raises(UnreadableProposal, match=told):
         read_proposal(json.dumps(PROPOSED | changes))
@@ -100,20 +99,20 @@ def test_what_has_another_shape_is_sent_back_with_the_place(changes: dict[str, A
     ],
     ids=["empty", "words", "cut", "broken", "nan", "no tool", "two", "list of two", "long"],
 )
-def test_what_is_not_one_proposal_is_sent_back(text: str, told: str) -> None:
+def test_what_is_not_one_proposal_is_sent_back(text, told):
     """C4.4: nothing inside of what is broken passes for a proposal."""
     with pytest.raises(UnreadableProposal, match=told):
         read_proposal(text)
 
 
 @pytest.mark.parametrize("tool", [None, ""])
-def test_no_tool_is_a_proposal_too(tool: str | None) -> None:
+def test_no_tool_is_a_proposal_too(tool):
     """C4.2: with the reason."""
     proposal = read_proposal(json.dumps({"tool": tool, "reason": "Which order?", "arguments": None}))
     assert proposal == Proposal(tool=None, reason="Which order?")
 
 
-def test_a_long_reason_is_cut_and_refuses_nothing() -> None:
+def test_a_long_reason_is_cut_and_refuses_nothing():
     assert len(read_proposal(json.dumps(PROPOSED | {"reason": "x" * 5000})).reason) == 2000
 
 
@@ -122,21 +121,21 @@ def test_a_long_reason_is_cut_and_refuses_nothing() -> None:
     ['{"a":' * 20_000, '{"' + '\\"' * 49_000, "[" * 99_000, '{"tool": ' + "[" * 50_000 + "]" * 50_000 + "}"],
     ids=["nested", "escapes", "brackets", "deep"],
 )
-def test_hostile_shapes_cost_next_to_nothing(text: str) -> None:
+def test_hostile_shapes_cost_next_to_nothing(text):
     started = time.process_time()
     with pytest.raises(UnreadableProposal):
         read_proposal(text)
     assert time.process_time() - started < 1
 
 
-def test_values_are_not_quoted_in_objections() -> None:
+def test_values_are_not_quoted_in_objections():
     """C4.5: they may be long, or none of the reader's business."""
     with pytest.raises(UnreadableProposal) as raised:
         read_proposal(json.dumps(PROPOSED | {"http_request": REQUEST | {"method": "very-private"}}))
     assert "very-private" not in str(raised.value)
 
 
-def test_the_schema_holds_servers_to_the_tools_names_and_lets_the_reason_come_first() -> None:
+def test_the_schema_holds_servers_to_the_tools_names_and_lets_the_reason_come_first():
     """C4.2, C4.4."""
     schema = proposal_schema(["get_order", "list_orders"])
     is_valid = jsonschema_rs.validator_for(schema).is_valid

@@ -48,9 +48,7 @@ URL = "/api/workflow-requests/"
 # Reading
 
 
-def test_the_record_tells_what_was_asked_and_what_became_of_it(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_record_tells_what_was_asked_and_what_became_of_it(model_server, shop):
     store(shop)
     model_server.script(READ_A7, "It is on its way.")
     client = agent()
@@ -67,7 +65,7 @@ def test_the_record_tells_what_was_asked_and_what_became_of_it(
     assert shown["seconds"] > 0
 
 
-def test_a_request_can_be_read_while_it_goes_on(model_server: ModelServer, shop: TargetApi) -> None:
+def test_a_request_can_be_read_while_it_goes_on(model_server, shop):
     store(shop)
     model_server.script(model_server.slow(READ_A7))
 
@@ -85,7 +83,7 @@ def test_a_request_can_be_read_while_it_goes_on(model_server: ModelServer, shop:
     assert asked.result().json()["status"] == "success"
 
 
-def test_callers_see_their_own_requests_and_administrators_all() -> None:
+def test_callers_see_their_own_requests_and_administrators_all():
     mine, other = agent(), agent()
     own = make_workflow_request(caller=f"token:{mine.token.pk}")
     strange = make_workflow_request(caller=f"token:{other.token.pk}")
@@ -121,7 +119,7 @@ def test_callers_see_their_own_requests_and_administrators_all() -> None:
         ("", ["bad", "good"]),
     ],
 )
-def test_the_list_is_narrowed_and_ordered(query: str, found: list[str]) -> None:
+def test_the_list_is_narrowed_and_ordered(query, found):
     hour_ago = timezone.now() - timedelta(hours=1)
     rows = {
         "good": make_workflow_request(
@@ -141,13 +139,13 @@ def test_the_list_is_narrowed_and_ordered(query: str, found: list[str]) -> None:
     assert [row["id"] for row in listed] == [str(rows[name].pk) for name in found]
 
 
-def test_a_misspelt_filter_is_refused() -> None:
+def test_a_misspelt_filter_is_refused():
     response = administrator().get(f"{URL}?state=running")
 
     assert (response.status_code, problem_paths(response)) == (400, ["?state"])
 
 
-def test_reading_takes_the_same_number_of_queries_however_many_there_are() -> None:
+def test_reading_takes_the_same_number_of_queries_however_many_there_are():
     client = administrator()
 
     def queries(address: str) -> int:
@@ -167,9 +165,7 @@ def test_reading_takes_the_same_number_of_queries_however_many_there_are() -> No
 # Keys
 
 
-def test_a_key_answers_with_the_first_request_though_the_model_would_choose_anew(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_key_answers_with_the_first_request_though_the_model_would_choose_anew(model_server, shop):
     """The same answer, from the record, and nothing runs twice."""
     store(shop)
     model_server.script(
@@ -186,7 +182,7 @@ def test_a_key_answers_with_the_first_request_though_the_model_would_choose_anew
     assert len(shop.arrived) == len(model_server.asked) == 1
 
 
-def test_a_key_is_that_of_one_caller_and_one_request(model_server: ModelServer, shop: TargetApi) -> None:
+def test_a_key_is_that_of_one_caller_and_one_request(model_server, shop):
     store(shop)
     model_server.answer_by(lambda asked: READ_A7)
     client, key = agent(), {"Idempotency-Key": "order-1"}
@@ -200,9 +196,7 @@ def test_a_key_is_that_of_one_caller_and_one_request(model_server: ModelServer, 
     assert of_somebody_else.status_code == 200
 
 
-def test_two_requests_with_one_key_at_the_same_time_are_one(
-    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_requests_with_one_key_at_the_same_time_are_one(model_server, shop, monkeypatch):
     """Whichever comes second waits for the first, and both get its answer."""
     monkeypatch.setattr(records, "LOOK_AGAIN_SECONDS", 0.05)
     store(shop)
@@ -228,9 +222,7 @@ def test_two_requests_with_one_key_at_the_same_time_are_one(
     assert len(shop.arrived) == WorkflowRequest.objects.count() == 1
 
 
-def test_who_repeats_a_key_of_a_request_that_goes_on_is_told_so_after_a_while(
-    model_server: ModelServer, shop: TargetApi, settings: Any
-) -> None:
+def test_who_repeats_a_key_of_a_request_that_goes_on_is_told_so_after_a_while(model_server, shop, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.0}
     store(shop)
     model_server.script(model_server.slow(READ_A7))
@@ -245,9 +237,7 @@ def test_who_repeats_a_key_of_a_request_that_goes_on_is_told_so_after_a_while(
     assert "still in progress" in again.json()["detail"]
 
 
-def test_a_request_that_started_nothing_does_not_use_its_key_up(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_request_that_started_nothing_does_not_use_its_key_up(model_server, shop):
     store(shop)
     model_server.script("Hm.", "Hm.", READ_A7)
     client, key = agent(), {"Idempotency-Key": "order-1"}
@@ -256,7 +246,7 @@ def test_a_request_that_started_nothing_does_not_use_its_key_up(
     assert ask(client=client, headers=key).status_code == 200
 
 
-def test_a_failed_run_does_use_the_key_up(model_server: ModelServer, shop: TargetApi) -> None:
+def test_a_failed_run_does_use_the_key_up(model_server, shop):
     store(shop)
     shop.tell("POST", "/orders", Reply(500, {"message": "half done"}))
     model_server.answer_by(lambda asked: proposes("create_order", {"item": "lamp", "amount": 1}))
@@ -269,7 +259,7 @@ def test_a_failed_run_does_use_the_key_up(model_server: ModelServer, shop: Targe
     assert len(shop.arrived) == 1
 
 
-def test_a_key_is_forgotten_in_time(model_server: ModelServer, shop: TargetApi, settings: Any) -> None:
+def test_a_key_is_forgotten_in_time(model_server, shop, settings):
     store(shop)
     model_server.answer_by(lambda asked: READ_A7)
     client, key = agent(), {"Idempotency-Key": "order-1"}
@@ -282,7 +272,7 @@ def test_a_key_is_forgotten_in_time(model_server: ModelServer, shop: TargetApi, 
     assert len(shop.arrived) == 2
 
 
-def test_a_key_that_cannot_be_one_is_refused() -> None:
+def test_a_key_that_cannot_be_one_is_refused():
     response = ask(headers={"Idempotency-Key": "x" * 256})
 
     assert (response.status_code, WorkflowRequest.objects.count()) == (400, 0)
@@ -291,9 +281,7 @@ def test_a_key_that_cannot_be_one_is_refused() -> None:
 # Whoever goes away
 
 
-async def test_a_client_that_is_gone_leaves_a_request_that_comes_to_its_end(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+async def test_a_client_that_is_gone_leaves_a_request_that_comes_to_its_end(model_server, shop):
     """And whoever comes back with its key gets the answer."""
     await in_thread(store, shop)
     model_server.script(model_server.slow(READ_A7))
@@ -326,7 +314,7 @@ def overdue(stage: Stage, **fields: Any) -> WorkflowRequest:
     )
 
 
-def test_a_request_whose_process_was_killed_is_ended_and_its_key_is_free() -> None:
+def test_a_request_whose_process_was_killed_is_ended_and_its_key_is_free():
     request = overdue(Stage.LLM_SELECTION)
 
     end_interrupted_requests()
@@ -341,7 +329,7 @@ def test_a_request_whose_process_was_killed_is_ended_and_its_key_is_free() -> No
     assert "Nothing was started" in request.error
 
 
-def test_one_that_may_have_started_its_tool_keeps_its_key_and_shows_the_run() -> None:
+def test_one_that_may_have_started_its_tool_keeps_its_key_and_shows_the_run():
     with_run, without = overdue(Stage.API_EXECUTION), overdue(Stage.API_EXECUTION, idempotency_key="k2")
     make_execution(id=with_run.pk)
 
@@ -354,7 +342,7 @@ def test_one_that_may_have_started_its_tool_keeps_its_key_and_shows_the_run() ->
     assert without.execution_id is None
 
 
-def test_one_that_goes_on_in_its_time_is_left_alone() -> None:
+def test_one_that_goes_on_in_its_time_is_left_alone():
     request = overdue(Stage.LLM_SELECTION, deadline_at=timezone.now() + timedelta(seconds=30))
 
     end_interrupted_requests()
@@ -363,9 +351,7 @@ def test_one_that_goes_on_in_its_time_is_left_alone() -> None:
     assert request.status == "running"
 
 
-def test_one_that_was_given_up_meanwhile_does_not_start_its_tool(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_one_that_was_given_up_meanwhile_does_not_start_its_tool(model_server, shop):
     """Whoever came again with its key may have started it."""
     store(shop)
     model_server.script(model_server.slow(READ_A7))
@@ -381,7 +367,7 @@ def test_one_that_was_given_up_meanwhile_does_not_start_its_tool(
     assert shop.arrived == [] and not Execution.objects.exists()
 
 
-def test_the_schedule_looks_for_interrupted_requests() -> None:
+def test_the_schedule_looks_for_interrupted_requests():
     entry = app.conf.beat_schedule["end-interrupted-requests"]
 
     assert entry["task"] == end_interrupted_requests.name and entry["schedule"] <= 60
@@ -405,7 +391,7 @@ def keep(*, records: int | None = None, payloads: int | None = None) -> None:
     Retention.objects.create(keep_records_days=records, keep_payloads_days=payloads)
 
 
-def test_what_was_asked_is_removed_like_payloads_and_the_record_stays() -> None:
+def test_what_was_asked_is_removed_like_payloads_and_the_record_stays():
     """E6"""
     keep(payloads=30)
     old, young = ended(31), ended(29)
@@ -428,7 +414,7 @@ def test_what_was_asked_is_removed_like_payloads_and_the_record_stays() -> None:
     assert shown["payload_removed_at"] and shown["answer"]["arguments"] is None
 
 
-def test_records_are_removed_with_those_of_executions() -> None:
+def test_records_are_removed_with_those_of_executions():
     """B7"""
     keep(records=90)
     old, young = ended(91), ended(89)
@@ -440,7 +426,7 @@ def test_records_are_removed_with_those_of_executions() -> None:
     assert old.pk != young.pk
 
 
-def test_a_request_outlives_the_record_of_its_run() -> None:
+def test_a_request_outlives_the_record_of_its_run():
     execution = make_execution()
     request = make_workflow_request(execution=execution)
     execution.delete()
@@ -472,9 +458,7 @@ def settled_answer() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("door", ["worker", "read", "list"])
-def test_a_run_that_ends_after_the_answer_is_formatted_once(
-    model_server: ModelServer, answered: WorkflowRequest, door: str
-) -> None:
+def test_a_run_that_ends_after_the_answer_is_formatted_once(model_server, answered, door):
     """C6.1, C7.5: whoever notices it first begins, and the others leave it alone."""
     model_server.script(model_server.slow("It is on its way."))
     notice = {
@@ -500,9 +484,7 @@ def test_a_run_that_ends_after_the_answer_is_formatted_once(
     assert answer["usage"]["completion_tokens"] == 2 * USAGE["completion_tokens"]
 
 
-def test_formatting_that_a_killed_process_began_is_done_by_another(
-    model_server: ModelServer, answered: WorkflowRequest
-) -> None:
+def test_formatting_that_a_killed_process_began_is_done_by_another(model_server, answered):
     """C6.1, C8.4: once its time is over, and the killed one can no longer write."""
     within = timedelta(seconds=-1)
     killed = WorkflowRequest.objects.get()
@@ -518,9 +500,7 @@ def test_formatting_that_a_killed_process_began_is_done_by_another(
     assert only().formatted_response == "It is on its way."
 
 
-def test_formatting_that_fails_after_the_answer_gives_the_raw_response_and_a_warning(
-    model_server: ModelServer, answered: WorkflowRequest
-) -> None:
+def test_formatting_that_fails_after_the_answer_gives_the_raw_response_and_a_warning(model_server, answered):
     """C8.4"""
     model_server.script(fails(500))
 
@@ -533,9 +513,7 @@ def test_formatting_that_fails_after_the_answer_gives_the_raw_response_and_a_war
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_formatting_is_given_up_some_time_after_the_run(
-    model_server: ModelServer, answered: WorkflowRequest, is_begun: bool
-) -> None:
+def test_formatting_is_given_up_some_time_after_the_run(model_server, answered, is_begun):
     """C8.4: a request does not wait for ever."""
     if is_begun:
         within = timedelta(seconds=-1)
@@ -551,9 +529,7 @@ def test_formatting_is_given_up_some_time_after_the_run(
     assert len(model_server.asked) == 1
 
 
-def test_formatting_waits_while_the_model_has_no_free_place(
-    model_server: ModelServer, answered: WorkflowRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formatting_waits_while_the_model_has_no_free_place(model_server, answered, monkeypatch):
     monkeypatch.setattr(language_model, "_places", threading.BoundedSemaphore(1))
     model_server.script("It is on its way.")
     with language_model._places:

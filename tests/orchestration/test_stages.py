@@ -28,8 +28,8 @@ from tests.engines.model_answers import (
     says,
     stops_short,
 )
-from tests.engines.model_server import KEY, ModelServer
-from tests.engines.target_api import Reply, TargetApi
+from tests.engines.model_server import KEY
+from tests.engines.target_api import Reply
 from tests.logs import with_fields
 from tests.orchestration.shop import (
     EVERY_TOOL,
@@ -89,9 +89,7 @@ def assert_failed(response: Any, code: int, stage: str, failure: str) -> dict[st
     ["I would read the order.", '{"tool": "get_order", ', {"name": "get_order"}, [1, 2], {"tool": 7}],
     ids=["words", "half", "other-shape", "list", "number"],
 )
-def test_an_answer_that_is_no_proposal_is_asked_for_once_more(
-    model_server: ModelServer, shop: TargetApi, useless: Any
-) -> None:
+def test_an_answer_that_is_no_proposal_is_asked_for_once_more(model_server, shop, useless):
     """C4.2, C4.5: with what was wrong about it."""
     store(shop)
     model_server.script(useless, READ_A7)
@@ -103,9 +101,7 @@ def test_an_answer_that_is_no_proposal_is_asked_for_once_more(
     assert "sent back" in answer["stages"][1]["message"]
 
 
-def test_a_second_answer_of_no_use_is_told_with_why_the_first_was_refused(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_second_answer_of_no_use_is_told_with_why_the_first_was_refused(model_server, shop):
     """C4.5, C8.2: both reasons, whatever the second one is."""
     store(shop)
     model_server.script(proposes("drop_orders"), "Still no.")
@@ -118,9 +114,7 @@ def test_a_second_answer_of_no_use_is_told_with_why_the_first_was_refused(
     )
 
 
-def test_a_model_that_fails_when_it_is_asked_again_is_told_with_why_that_was(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_model_that_fails_when_it_is_asked_again_is_told_with_why_that_was(model_server, shop):
     """C8.2"""
     store(shop)
     model_server.script(proposes("drop_orders"), fails())
@@ -130,7 +124,7 @@ def test_a_model_that_fails_when_it_is_asked_again_is_told_with_why_that_was(
     assert "The model server fails" in answer["error"] and "'drop_orders' is none" in answer["error"]
 
 
-def test_a_model_that_finds_no_tool_says_why(model_server: ModelServer, shop: TargetApi) -> None:
+def test_a_model_that_finds_no_tool_says_why(model_server, shop):
     """C8.2: that is an answer, so it is not asked again."""
     store(shop)
     model_server.script(proposes(None, reason="None of them makes coffee."))
@@ -158,13 +152,8 @@ def test_a_model_that_finds_no_tool_says_why(model_server: ModelServer, shop: Ta
     ids=["429", "500", "cut-off", "401", "404", "long-prompt", "declines", "too-long", "empty", "html"],
 )
 def test_a_model_that_gives_no_answer_ends_it_at_the_selection(
-    model_server: ModelServer,
-    shop: TargetApi,
-    logged: list[str],
-    misbehaves: Any,
-    code: int,
-    failure: str,
-) -> None:
+    model_server, shop, logged, misbehaves, code, failure
+):
     """C8.2, C8.5: nothing is sent, and no key shows."""
     store(shop)
     model_server.answer_by(lambda asked: misbehaves)
@@ -177,9 +166,7 @@ def test_a_model_that_gives_no_answer_ends_it_at_the_selection(
     assert "Traceback" in "".join(logged)
 
 
-def test_the_answer_passes_on_when_a_busy_model_may_be_asked_again(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_answer_passes_on_when_a_busy_model_may_be_asked_again(model_server, shop):
     store(shop)
     model_server.script(busy(retry_after="120"))
 
@@ -190,9 +177,7 @@ def test_the_answer_passes_on_when_a_busy_model_may_be_asked_again(
     assert response["Retry-After"] == "120"
 
 
-def test_a_model_that_is_too_slow_meets_a_timeout(
-    model_server: ModelServer, shop: TargetApi, settings: Any
-) -> None:
+def test_a_model_that_is_too_slow_meets_a_timeout(model_server, shop, settings):
     """C8.2"""
     settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 1}
     store(shop)
@@ -202,7 +187,7 @@ def test_a_model_that_is_too_slow_meets_a_timeout(
     model_server.release()
 
 
-def test_without_a_model_the_answer_says_how_to_set_one(shop: TargetApi) -> None:
+def test_without_a_model_the_answer_says_how_to_set_one(shop):
     """C8.2"""
     store(shop)
 
@@ -211,9 +196,7 @@ def test_without_a_model_the_answer_says_how_to_set_one(shop: TargetApi) -> None
     assert "OPENAI_MODEL" in answer["error"]
 
 
-def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
-    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(model_server, shop, monkeypatch):
     store(shop)
     monkeypatch.setattr(language_model, "_places", language_model.threading.BoundedSemaphore(1))
     with language_model._places:
@@ -225,8 +208,8 @@ def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
 
 
 def test_tools_whose_names_do_not_fit_either_are_said_to_be_unknown_to_the_model(
-    model_server: ModelServer, shop: TargetApi, settings: Any
-) -> None:
+    model_server, shop, settings
+):
     """C3.1"""
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 3_000}
     many = [GET_ORDER | {"name": f"{'x' * 60}{number:03}"} for number in range(150)]
@@ -243,9 +226,7 @@ def test_tools_whose_names_do_not_fit_either_are_said_to_be_unknown_to_the_model
 
 
 @pytest.mark.parametrize("status", [401, 422, 429, 500])
-def test_an_error_of_the_api_comes_back_with_its_response(
-    model_server: ModelServer, shop: TargetApi, logged: list[str], status: int
-) -> None:
+def test_an_error_of_the_api_comes_back_with_its_response(model_server, shop, logged, status):
     """C5.4, C7.6, C7.7, C8.3, C8.5"""
     store(shop)
     shop.tell("GET", "/orders/A-7", Reply(status, {"message": "not today"}, {"X-Shop": "south"}))
@@ -276,8 +257,8 @@ def test_an_error_of_the_api_comes_back_with_its_response(
     ids=["gateway timeout", "hang-up"],
 )
 def test_a_post_without_an_answer_leaves_open_whether_the_order_was_made(
-    model_server: ModelServer, shop: TargetApi, reply: Reply, responded: int | None
-) -> None:
+    model_server, shop, reply, responded
+):
     """C5.3, C8.3: told apart from what failed, since whoever asks again may order twice."""
     store(shop)
     shop.tell("POST", "/orders", reply)
@@ -294,9 +275,7 @@ def test_a_post_without_an_answer_leaves_open_whether_the_order_was_made(
     assert len(shop.arrived) == 1
 
 
-def test_once_an_administrator_has_said_that_it_ran_the_record_of_the_request_shows_it(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_once_an_administrator_has_said_that_it_ran_the_record_of_the_request_shows_it(model_server, shop):
     """B8, C8.3"""
     store(shop)
     shop.tell("POST", "/orders", Reply(hangs_up=True))
@@ -312,9 +291,7 @@ def test_once_an_administrator_has_said_that_it_ran_the_record_of_the_request_sh
     assert answer["raw_response"]["output"] == {"id": 7}
 
 
-def test_an_api_that_cannot_be_reached_is_told(
-    model_server: ModelServer, shop: TargetApi, logged: list[str]
-) -> None:
+def test_an_api_that_cannot_be_reached_is_told(model_server, shop, logged):
     """C5.3, C8.3, C8.5: with the stack trace, in which no credential is."""
     store(shop, **{"type": "api_key", "in": "query", "name": "key", "key": QUERY_KEY})
     Source.objects.update(
@@ -334,7 +311,7 @@ def test_an_api_that_cannot_be_reached_is_told(
 
 
 @pytest.mark.parametrize("path", ["/cut-off", "/hang-up"])
-def test_an_answer_that_is_none_is_told(model_server: ModelServer, shop: TargetApi, path: str) -> None:
+def test_an_answer_that_is_none_is_told(model_server, shop, path):
     """C5.3"""
     store(shop, {**GET_ORDER, "api": {"endpoint": "{base}" + path, "method": "GET"}})
     model_server.script(READ_A7)
@@ -342,9 +319,7 @@ def test_an_answer_that_is_none_is_told(model_server: ModelServer, shop: TargetA
     assert_failed(ask(tool_ids=["get_order"]), 502, "api_execution", "run_failed")
 
 
-def test_an_api_that_takes_too_long_is_told(
-    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_that_takes_too_long_is_told(model_server, shop, monkeypatch):
     """C5.3, C8.3"""
     monkeypatch.setattr(start, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(Workflow, "effective_timeout_seconds", 0.3)
@@ -356,9 +331,7 @@ def test_an_api_that_takes_too_long_is_told(
     shop.released.set()
 
 
-def test_limits_without_room_say_when_to_come_again(
-    model_server: ModelServer, shop: TargetApi, settings: Any
-) -> None:
+def test_limits_without_room_say_when_to_come_again(model_server, shop, settings):
     """C8.3: nothing was started."""
     settings.CATALOGUE = settings.CATALOGUE | {"max_executions": 1, "max_queued_executions": 0}
     store(shop)
@@ -377,9 +350,7 @@ def test_limits_without_room_say_when_to_come_again(
     shop.released.set()
 
 
-def test_a_rate_that_is_used_up_is_429_as_at_the_other_doors(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_rate_that_is_used_up_is_429_as_at_the_other_doors(model_server, shop):
     store(shop)
     Workflow.objects.update(calls_per_minute=6, calls_at_once=1)
     Revision.bump()
@@ -396,9 +367,7 @@ def test_a_rate_that_is_used_up_is_429_as_at_the_other_doors(
     assert Execution.objects.count() == 1
 
 
-def test_a_tool_that_was_disabled_while_the_model_thought_is_not_run(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_tool_that_was_disabled_while_the_model_thought_is_not_run(model_server, shop):
     """C8.3"""
     store(shop)
     model_server.script(model_server.slow(READ_A7))
@@ -417,9 +386,7 @@ def test_a_tool_that_was_disabled_while_the_model_thought_is_not_run(
 @pytest.mark.parametrize(
     ("changed", "status"), [(GET_ORDER, "success"), (GET_ORDER | {"input_schema": BY_NUMBER}, "error")]
 )
-def test_a_tool_that_was_changed_while_the_model_thought_is_checked_anew(
-    model_server: ModelServer, shop: TargetApi, changed: dict[str, Any], status: str
-) -> None:
+def test_a_tool_that_was_changed_while_the_model_thought_is_checked_anew(model_server, shop, changed, status):
     """C4.5: what is shown and sent is what the tool is now."""
     store(shop)
     moved = {"api": {"endpoint": "{base}/v2/orders/{order_id}", "method": "GET"}}
@@ -444,9 +411,7 @@ def test_a_tool_that_was_changed_while_the_model_thought_is_checked_anew(
 # Ourselves
 
 
-def test_an_error_of_our_own_is_told_without_its_details(
-    model_server: ModelServer, shop: TargetApi, logged: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_our_own_is_told_without_its_details(model_server, shop, logged, monkeypatch):
     """C8.5: the log has them, with the stack trace."""
     store(shop)
     model_server.script(READ_A7)
@@ -463,9 +428,7 @@ def test_an_error_of_our_own_is_told_without_its_details(
     assert line.startswith("ERROR") and "Traceback" in line and "the shelf fell down" in line
 
 
-def test_neither_instructions_nor_arguments_are_logged(
-    model_server: ModelServer, shop: TargetApi, logged: list[str]
-) -> None:
+def test_neither_instructions_nor_arguments_are_logged(model_server, shop, logged):
     """C8.5"""
     store(shop)
     model_server.script(proposes("create_order", {"item": "a secret present", "amount": 3}))

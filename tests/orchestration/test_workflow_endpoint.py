@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from catalogue.access import Scope
@@ -16,8 +15,8 @@ from orchestration import records
 from orchestration.models import WorkflowRequest
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.engines.model_answers import USAGE, fails, proposes, says
-from tests.engines.model_server import MODEL, ModelServer
-from tests.engines.target_api import Reply, TargetApi
+from tests.engines.model_server import MODEL
+from tests.engines.target_api import Reply
 from tests.executions.engines import wait_until
 from tests.factories import make_toolset
 from tests.orchestration.engine_tools import discover
@@ -33,7 +32,6 @@ from tests.orchestration.shop import (
     states,
     store,
 )
-from tests.processes import ExampleEngine
 
 __all__ = ["shop"]
 
@@ -44,9 +42,7 @@ READ_A7 = proposes("get_order", {"order_id": "A-7"}, reason="It reads one order.
 # Success
 
 
-def test_the_tool_that_the_model_chose_runs_and_its_response_comes_back(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_tool_that_the_model_chose_runs_and_its_response_comes_back(model_server, shop):
     """C2.1, C4.1, C4.2, C5.1, C5.2, C5.4, C7.1, C7.2: and the response is as it came."""
     store(shop)
     model_server.script(READ_A7)
@@ -65,9 +61,7 @@ def test_the_tool_that_the_model_chose_runs_and_its_response_comes_back(
     assert (arrived.method, arrived.target, arrived.body) == ("GET", "/orders/A-7", b"")
 
 
-def test_the_answer_shows_the_request_that_was_sent_without_its_credentials(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_answer_shows_the_request_that_was_sent_without_its_credentials(model_server, shop):
     """C4.3, C4.4, C4.5, C7.3: method, address, headers, query and body, of arguments in their places."""
     store(shop)
     model_server.script(proposes("create_order", {"item": "lamp", "amount": 2, "urgent": True}))
@@ -87,9 +81,7 @@ def test_the_answer_shows_the_request_that_was_sent_without_its_credentials(
     assert API_TOKEN not in response.content.decode()
 
 
-def test_the_model_gets_the_instructions_and_every_tool_in_one_text(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_model_gets_the_instructions_and_every_tool_in_one_text(model_server, shop):
     """C3.1, C3.2, C3.3, C4.1: name, description, endpoint, required parameters and expected output."""
     expected = {"type": "object", "properties": {"state": {"type": "string"}}}
     store(
@@ -113,9 +105,7 @@ def lamps(count: int, **more: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sought", [{"words": "create an order"}, {"tools": ["gone", "create_order", 7]}])
-def test_of_more_tools_than_fit_the_model_first_says_what_it_looks_for(
-    model_server: ModelServer, shop: TargetApi, settings: Settings, sought: dict[str, Any]
-) -> None:
+def test_of_more_tools_than_fit_the_model_first_says_what_it_looks_for(model_server, shop, settings, sought):
     """C3.1, C4.1: from names and titles, so that of very many tools every one can be chosen."""
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
     others = lamps(150)
@@ -135,8 +125,8 @@ def test_of_more_tools_than_fit_the_model_first_says_what_it_looks_for(
 
 @pytest.mark.parametrize("said", ["I would describe them all!", {"words": 7, "tools": "create_order"}, {}])
 def test_where_the_model_does_not_say_what_it_looks_for_the_instructions_decide(
-    model_server: ModelServer, shop: TargetApi, settings: Settings, said: Any
-) -> None:
+    model_server, shop, settings, said
+):
     """C4.1: its first answer only orders the tools."""
     settings.CATALOGUE = settings.CATALOGUE | {"model_context_tokens": 4_000}
     others = lamps(150)
@@ -159,9 +149,7 @@ def test_where_the_model_does_not_say_what_it_looks_for_the_instructions_decide(
         "free of charge",
     ],
 )
-def test_a_model_server_that_counts_tokens_wrongly_still_answers(
-    model_server: ModelServer, shop: TargetApi, usage: Any
-) -> None:
+def test_a_model_server_that_counts_tokens_wrongly_still_answers(model_server, shop, usage):
     store(shop)
     model_server.script(says(json.dumps(READ_A7), usage=usage))
 
@@ -171,9 +159,7 @@ def test_a_model_server_that_counts_tokens_wrongly_still_answers(
     assert answer["usage"] == {"model": MODEL, "prompt_tokens": 0, "completion_tokens": 0}
 
 
-def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(model_server, shop):
     store(shop)
     model_server.script(READ_A7)
 
@@ -190,9 +176,7 @@ def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
     assert administrator().get(response["Location"]).json()["id"] == answer["request_id"]
 
 
-def test_a_workflow_of_another_engine_runs_as_well(
-    model_server: ModelServer, example_engine: ExampleEngine
-) -> None:
+def test_a_workflow_of_another_engine_runs_as_well(model_server, example_engine):
     """C4.3, C7.3, C7.4: of it there is no HTTP request, and its output is the raw response."""
     discover(example_engine)
     model_server.script(proposes("text_statistics", {"text": "To be or not to be"}))
@@ -206,7 +190,7 @@ def test_a_workflow_of_another_engine_runs_as_well(
     assert answer["raw_response"]["execution_id"] == answer["execution_id"]
 
 
-def test_a_dry_run_stops_before_anything_is_sent(model_server: ModelServer, shop: TargetApi) -> None:
+def test_a_dry_run_stops_before_anything_is_sent(model_server, shop):
     """Nothing reaches the API, and there is no execution."""
     store(shop)
     model_server.script(READ_A7)
@@ -221,9 +205,7 @@ def test_a_dry_run_stops_before_anything_is_sent(model_server: ModelServer, shop
     assert shop.arrived == [] and not Execution.objects.exists()
 
 
-def test_a_run_that_takes_longer_than_the_answer_can_wait_goes_on(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_run_that_takes_longer_than_the_answer_can_wait_goes_on(model_server, shop):
     """The answer says so and how to hear of the rest."""
     store(shop)
     shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
@@ -250,13 +232,8 @@ def test_a_run_that_takes_longer_than_the_answer_can_wait_goes_on(
     ids=["succeeds", "fails"],
 )
 def test_a_request_whose_run_ends_after_the_answer_ends_as_the_run_does(
-    model_server: ModelServer,
-    shop: TargetApi,
-    reply: Reply,
-    status: str,
-    failure: str | None,
-    stage: str | None,
-) -> None:
+    model_server, shop, reply, status, failure, stage
+):
     """C5.3, C7.1, C7.6, C7.7, C8.3: and `?status=` finds it at once, with the whole answer in the record."""
     store(shop)
     shop.tell("GET", "/orders/A-7", reply)
@@ -284,8 +261,8 @@ def test_a_request_whose_run_ends_after_the_answer_ends_as_the_run_does(
 
 
 def test_who_comes_again_with_the_key_of_a_request_whose_run_went_on_gets_its_end(
-    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model_server, shop, monkeypatch
+):
     """C7.6: the run is waited for as long as calls usually wait, and nothing runs twice."""
     monkeypatch.setattr(records, "LOOK_AGAIN_SECONDS", 0.05)
     store(shop)
@@ -302,9 +279,7 @@ def test_who_comes_again_with_the_key_of_a_request_whose_run_went_on_gets_its_en
     assert len(shop.arrived) == 1
 
 
-def test_a_cached_result_answers_with_the_response_that_it_came_from(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_cached_result_answers_with_the_response_that_it_came_from(model_server, shop):
     store(shop, GET_ORDER | {"cache_seconds": 600})
     model_server.answer_by(lambda asked: READ_A7)
 
@@ -338,9 +313,7 @@ def test_a_cached_result_answers_with_the_response_that_it_came_from(
         ({"format_instructions": "short"}, "/format_instructions"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_at_its_fields(
-    model_server: ModelServer, fields: dict[str, Any], path: str
-) -> None:
+def test_a_request_that_cannot_be_is_refused_at_its_fields(model_server, fields, path):
     """C2.2, C2.3, C2.4, C2.5: nothing is recorded, and the model is not asked."""
     body = {"user_instructions": "Where is it?", "tool_ids": ["get_order"]} | fields
 
@@ -351,9 +324,7 @@ def test_a_request_that_cannot_be_is_refused_at_its_fields(
     assert model_server.asked == []
 
 
-def test_the_address_may_end_with_a_slash_and_takes_nothing_but_post(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_the_address_may_end_with_a_slash_and_takes_nothing_but_post(model_server, shop):
     """C2.1"""
     store(shop)
     model_server.script(READ_A7)
@@ -366,7 +337,7 @@ def test_the_address_may_end_with_a_slash_and_takes_nothing_but_post(
     assert "detail" in client.get("/workflow").json()
 
 
-def test_who_may_ask() -> None:
+def test_who_may_ask():
     """Tokens that may run workflows, and members of staff who may add requests."""
     body = {"user_instructions": "Where?", "tool_ids": ["nothing"]}
 
@@ -383,7 +354,7 @@ def test_who_may_ask() -> None:
     assert APIClient().post("/workflow", body).status_code == 401
 
 
-def test_a_body_of_more_than_the_limit_is_refused(settings: Any) -> None:
+def test_a_body_of_more_than_the_limit_is_refused(settings):
     settings.CATALOGUE = settings.CATALOGUE | {"max_request_bytes": 2_000}
 
     assert ask("x" * 3_000).status_code == 413
@@ -392,7 +363,7 @@ def test_a_body_of_more_than_the_limit_is_refused(settings: Any) -> None:
 # The tools
 
 
-def test_every_id_that_is_no_tool_is_named(model_server: ModelServer, shop: TargetApi) -> None:
+def test_every_id_that_is_no_tool_is_named(model_server, shop):
     """C1.2, C1.3, C3.4, C7.6, C7.7, C8.1: other letters, a disabled one, and what was perhaps meant."""
     store(shop)
     Workflow.objects.filter(tool_name="list_orders").update(enabled=False)
@@ -409,9 +380,7 @@ def test_every_id_that_is_no_tool_is_named(model_server: ModelServer, shop: Targ
     assert model_server.asked == [] and shop.arrived == []
 
 
-def test_a_tool_outside_the_callers_toolset_is_unknown_to_them(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_tool_outside_the_callers_toolset_is_unknown_to_them(model_server, shop):
     """C1.3"""
     store(shop)
     client = TokenClient(Scope.RUN)
@@ -426,7 +395,7 @@ def test_a_tool_outside_the_callers_toolset_is_unknown_to_them(
     assert allowed["status"] == "success"
 
 
-def test_an_id_that_is_named_twice_counts_once(model_server: ModelServer, shop: TargetApi) -> None:
+def test_an_id_that_is_named_twice_counts_once(model_server, shop):
     """C1.2"""
     store(shop)
     model_server.script(READ_A7)
@@ -440,7 +409,7 @@ def test_an_id_that_is_named_twice_counts_once(model_server: ModelServer, shop: 
 # In words
 
 
-def test_the_response_is_put_into_words_as_wished(model_server: ModelServer, shop: TargetApi) -> None:
+def test_the_response_is_put_into_words_as_wished(model_server, shop):
     """C6.1, C6.2, C6.3, C6.5, C7.5: in a field of its own, beside the raw response."""
     store(shop)
     model_server.script(READ_A7, "Deine Bestellung ist unterwegs.")
@@ -456,9 +425,7 @@ def test_the_response_is_put_into_words_as_wished(model_server: ModelServer, sho
 
 
 @pytest.mark.parametrize("fields", [{}, {"format_response": False, "response_format_instructions": "Short."}])
-def test_without_a_wish_for_words_there_are_none(
-    model_server: ModelServer, shop: TargetApi, fields: dict[str, Any]
-) -> None:
+def test_without_a_wish_for_words_there_are_none(model_server, shop, fields):
     """C2.4, C6.4: that stage is left out, and the model is not asked a second time."""
     store(shop)
     model_server.script(READ_A7, "Nobody asked for this.")
@@ -474,9 +441,7 @@ def test_without_a_wish_for_words_there_are_none(
     assert answer["execution_state"] == "completed"
 
 
-def test_a_failure_to_put_it_into_words_costs_only_the_words(
-    model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_failure_to_put_it_into_words_costs_only_the_words(model_server, shop):
     """C8.4: success, with the raw response and a warning."""
     store(shop)
     model_server.script(READ_A7, fails())
@@ -491,7 +456,7 @@ def test_a_failure_to_put_it_into_words_costs_only_the_words(
     assert only().status == "success"
 
 
-def test_a_caller_whose_requests_wait_already_does_not_take_everybodys_threads(shop: TargetApi) -> None:
+def test_a_caller_whose_requests_wait_already_does_not_take_everybodys_threads(shop):
     """E7: nothing is recorded, and others are served."""
     store(shop)
     client = TokenClient(Scope.READ, Scope.RUN)
