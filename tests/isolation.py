@@ -33,7 +33,7 @@ FOREIGN_SERVERS = {"temporal_server", "prefect", "restate", "job_engines", "buil
 FOREIGN_SERVERS |= {"everything", "mcp_servers", "mcp_programs", "asking_server", "library_server"}
 FOREIGN_SERVERS |= {"small_model"}
 """Fixtures that start what is not ours, or need what a machine may lack: the mark `engines`."""
-A_SERVER = re.compile(rf'\b({"|".join(WHOLE_PRODUCT | FOREIGN_SERVERS)})[:"]|mark\.(e2e|engines)\b')
+A_SERVER = re.compile(rf'\b({"|".join(WHOLE_PRODUCT | FOREIGN_SERVERS)})[:",)]|mark\.(e2e|engines)\b')
 A_DATABASE = re.compile(r"mark\.databases\b")
 """In the source of each module with tests that get these marks."""
 SOUGHT = {"engines or e2e": A_SERVER, "engines": A_SERVER, "e2e": A_SERVER}

@@ -54,7 +54,7 @@ def _patterns(entries: Any) -> Iterator[URLPattern]:
             yield from _patterns(entry.url_patterns)
 
 
-def test_every_page_lets_in_whom_the_table_says() -> None:
+def test_every_page_lets_in_whom_the_table_says():
     make_everything(User.objects.create(username="admin", is_superuser=True, is_staff=True))
     make_http_tool()
     clients = {column: Client(raise_request_exception=True) for column in PEOPLE}

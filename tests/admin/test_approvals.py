@@ -1,11 +1,9 @@
 """The approver's page in a real browser, and who may open it."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import Client
 from django.utils import timezone
 
 from catalogue.curation import override_workflow
@@ -14,7 +12,6 @@ from executions.approvals import content_of
 from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State
 from executions.starting import create_execution
 from tests.admin.pages import text_of
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.executions.steps import request_for
 from tests.factories import make_execution, make_workflow
@@ -43,7 +40,7 @@ class TestInABrowser:
     pytestmark = in_a_browser
 
     @pytest.mark.parametrize("control", ["approve", "approve_for", "refuse"])
-    def test_each_control_decides_as_it_says(self, window: Window, control: str) -> None:
+    def test_each_control_decides_as_it_says(self, window, control):
         execution = waiting_call()
         window.open(page_of(execution))
         shown = window.browser.run("return document.body.innerText")
@@ -65,7 +62,7 @@ class TestInABrowser:
         assert not window.browser.run("return !!document.querySelector('form[action$=\"/approve/\"]')")
 
 
-def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client: Client) -> None:
+def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client):
     """As escapes: U+202E would turn the digits around it, and characters of tags have no width."""
     override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
     note = "\u202e005\u202c\u200b\U000e0041\xa0caf\xe9"
@@ -76,7 +73,7 @@ def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client
     assert "&quot;z&quot;: 5" in shown and "\u202e" not in shown
 
 
-def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -> None:
+def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client):
     """A tool whose runs all go on has run; the caller's runs are not more than all."""
     execution = waiting_call()
     Execution.objects.exclude(pk=execution.pk).delete()
@@ -90,7 +87,7 @@ def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -
     assert "Recent runs: 3, 2 of them by this caller. Ended: 1, of which 0 succeeded (0%)." in shown
 
 
-def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Client) -> None:
+def test_an_approver_reads_that_the_call_would_not_be_started(admin_client):
     """Its engine may drop a workflow while the call waits; an approval would then lead to nothing."""
     execution = waiting_call()
     assert "The call runs once" in text_of(admin_client.get(page_of(execution)))
@@ -100,9 +97,7 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Clie
     assert "It runs once" not in shown
 
 
-def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_does_then(
-    admin_client: Client,
-) -> None:
+def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_does_then(admin_client):
     """People approved payments of agents that had given up, and that had meanwhile made them otherwise."""
     execution = waiting_call()
     for left, told, gone in (
@@ -123,14 +118,14 @@ def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_doe
         assert "caller is gone" not in text_of(admin_client.get(address)), "it is decided"
 
 
-def test_a_call_that_waits_for_approval_neither_runs_nor_times_out(admin_client: Client) -> None:
+def test_a_call_that_waits_for_approval_neither_runs_nor_times_out(admin_client):
     """Its page named a time a few minutes ahead, though its timeout begins with the approval."""
     execution = waiting_call()
     shown = text_of(admin_client.get(f"/admin/executions/execution/{execution.pk}/change/"))
     assert "Waiting for" in shown and "Running for" not in shown and "Times out at" not in shown
 
 
-def test_nobody_is_offered_to_approve_a_call_of_their_own(admin_client: Client, settings: Any) -> None:
+def test_nobody_is_offered_to_approve_a_call_of_their_own(admin_client, settings):
     """The refusal came only after the button was pressed."""
     execution = waiting_call()
     Approval.objects.update(asked_by=User.objects.get(username="admin"))
@@ -142,7 +137,7 @@ def test_nobody_is_offered_to_approve_a_call_of_their_own(admin_client: Client, 
     assert "Approve once" in text_of(admin_client.get(page_of(execution)))
 
 
-def test_only_approvers_see_and_decide(client: Client) -> None:
+def test_only_approvers_see_and_decide(client):
     execution = waiting_call()
     user = User.objects.create_user("eve", password="x", is_staff=True)
     client.force_login(user)

@@ -4,7 +4,6 @@ import pytest
 
 from audit.models import Entry, Kind, record
 from audit.sealing import seal
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.executions.engines import wait_until
 from tests.factories import make_execution, make_workflow
@@ -16,7 +15,7 @@ pytestmark = [
 ROWS = "return document.querySelectorAll('#result_list tbody tr').length"
 
 
-def test_an_entry_is_searched_for_opened_and_followed_to_who_did_it_and_what(window: Window) -> None:
+def test_an_entry_is_searched_for_opened_and_followed_to_who_did_it_and_what(window):
     """16.6"""
     record(Kind.SIGN_IN, "sign_in.failed", outcome="failed", subject_name="ada", address="10.0.0.1")
     record(Kind.SIGN_IN, "sign_in.succeeded", outcome="succeeded", actor="user:7", actor_name="ada")
@@ -34,7 +33,7 @@ def test_an_entry_is_searched_for_opened_and_followed_to_who_did_it_and_what(win
     assert execution.pk
 
 
-def test_the_button_writes_the_whole_audit_into_a_file(window: Window) -> None:
+def test_the_button_writes_the_whole_audit_into_a_file(window):
     record(Kind.SIGN_IN, "sign_in.failed")
     window.open("/admin/audit/entry/")
     window.click("a[href$='/audit/entry/export/']")

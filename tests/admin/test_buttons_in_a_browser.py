@@ -41,9 +41,7 @@ def object_with(model: type[models.Model], name: str) -> Any:
 @pytest.mark.parametrize(
     ("model", "name"), BUTTONS, ids=lambda one: one if isinstance(one, str) else one.__name__
 )
-def test_every_button_of_every_page_does_something_and_is_noted(
-    window: Window, model: type[models.Model], name: str
-) -> None:
+def test_every_button_of_every_page_does_something_and_is_noted(window, model, name):
     """B8: those that cannot be undone ask before."""
     make_everything(User.objects.get())
     make_http_tool()
@@ -88,7 +86,7 @@ TYPED: dict[type[models.Model], dict[str, str]] = {
 @pytest.mark.parametrize(
     ("model", "kind"), FORMS, ids=lambda one: one if isinstance(one, str) else one.__name__
 )
-def test_every_form_is_saved_and_says_so(window: Window, model: type[models.Model], kind: str) -> None:
+def test_every_form_is_saved_and_says_so(window, model, kind):
     """B8: with the mouse, by the button *Save*."""
     make_everything(User.objects.get())
     if kind == "add":
@@ -108,7 +106,7 @@ def test_every_form_is_saved_and_says_so(window: Window, model: type[models.Mode
 
 
 @pytest.mark.parametrize("model", [AccessToken, WorkflowFilter], ids=lambda one: one.__name__)
-def test_a_double_click_on_save_saves_once(window: Window, model: type[models.Model]) -> None:
+def test_a_double_click_on_save_saves_once(window, model):
     """B8: a token's secret is shown, which a second request would leave unseen; nothing is added twice."""
     window.open(add_url(model))
     for name, text in TYPED[model].items():
@@ -123,7 +121,7 @@ def test_a_double_click_on_save_saves_once(window: Window, model: type[models.Mo
     assert model._default_manager.count() == earlier + 1
 
 
-def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> None:
+def test_changes_are_accepted_in_the_list_as_it_shows_them(window):
     """A5.2: chosen and run with the mouse; the row says which offer it showed."""
     make_everything(User.objects.get())
     changed = Review.objects.get(kind="changed", kept_at=None)
@@ -140,7 +138,7 @@ def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> No
     assert Workflow.objects.get(pk=changed.pk).description.startswith("Ignore")
 
 
-def test_a_source_is_tried_before_it_is_saved_without_leaving_the_page(window: Window) -> None:
+def test_a_source_is_tried_before_it_is_saved_without_leaving_the_page(window):
     """B9: what was typed stays, and so does the keyboard's focus."""
     window.open(f"{add_url(Source)}?kind=simplified")
     window.click("[name=name]")
@@ -155,7 +153,7 @@ def test_a_source_is_tried_before_it_is_saved_without_leaving_the_page(window: W
     assert not Source.objects.exists()
 
 
-def test_a_filter_is_previewed_then_asked_for_and_then_saved(window: Window) -> None:
+def test_a_filter_is_previewed_then_asked_for_and_then_saved(window):
     """A4.2."""
     make_workflow(name="pay_all")
     make_workflow(name="report")
@@ -170,7 +168,7 @@ def test_a_filter_is_previewed_then_asked_for_and_then_saved(window: Window) -> 
     assert Workflow.objects.count() == 2
 
 
-def test_the_effect_of_a_filter_is_shown_once_beside_the_question(window: Window) -> None:
+def test_the_effect_of_a_filter_is_shown_once_beside_the_question(window):
     """A4.2: and it follows what is typed afterwards."""
     for name in ("pay_all", "report"):
         make_workflow(name=name)
@@ -199,7 +197,7 @@ def wait_for_preview(window: Window, text: str) -> None:
     window.browser.wait_for(f"{shown}.includes({text!r})")
 
 
-def test_workflows_are_picked_for_a_toolset_and_weighed_while_they_are(window: Window) -> None:
+def test_workflows_are_picked_for_a_toolset_and_weighed_while_they_are(window):
     """A4.2, D4: found while typing, one by one or all that are shown."""
     for name in ("billing_month", "billing_year", "report"):
         make_workflow(name=name)
@@ -226,7 +224,7 @@ def test_workflows_are_picked_for_a_toolset_and_weighed_while_they_are(window: W
     assert window.browser.complaints() == []
 
 
-def test_what_a_filter_would_do_is_shown_while_it_is_typed(window: Window) -> None:
+def test_what_a_filter_would_do_is_shown_while_it_is_typed(window):
     """A4.2: a first include filter is warned of."""
     make_workflow(name="pay_all")
     make_workflow(name="report")
@@ -239,7 +237,7 @@ def test_what_a_filter_would_do_is_shown_while_it_is_typed(window: Window) -> No
     assert not WorkflowFilter.objects.exists() and window.browser.complaints() == []
 
 
-def test_a_token_is_rotated_with_the_mouse_and_shows_its_new_secret_once(window: Window) -> None:
+def test_a_token_is_rotated_with_the_mouse_and_shows_its_new_secret_once(window):
     """B8: from its page; the overlap is chosen there, and both secrets are named until it is over."""
     make_everything(User.objects.get())
     token = AccessToken.objects.get(name="soon")

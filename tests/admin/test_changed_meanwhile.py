@@ -20,7 +20,6 @@ from catalogue.admin.marks import MARK
 from catalogue.curation import override_workflow
 from catalogue.models import HistoryEntry, ProductSettings, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import settings_row
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, press, text_of, told, undrawn
 from tests.admin.window import make_everything
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
@@ -54,7 +53,7 @@ def problems(page: Any) -> str:
     return " ".join(one if isinstance(one, str) else " ".join(one) for one in found)
 
 
-def test_what_another_tab_saved_meanwhile_is_kept(admin_client: Client) -> None:
+def test_what_another_tab_saved_meanwhile_is_kept(admin_client):
     """D5: only what was typed in this tab is changed."""
     toolset = make_toolset("finance", rules=["a*"], title="Old", description="Old")
     one, other = opened(admin_client, toolset), opened(admin_client, toolset)
@@ -64,9 +63,7 @@ def test_what_another_tab_saved_meanwhile_is_kept(admin_client: Client) -> None:
     assert (toolset.title, toolset.description) == ("New", "New too")
 
 
-def test_what_both_changed_is_told_with_who_and_what_and_saved_the_second_time(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_what_both_changed_is_told_with_who_and_what_and_saved_the_second_time(admin_client, staff_with):
     """D5: with everything that was typed."""
     picked, toolset = make_workflow(name="picked"), make_toolset("finance", title="Old")
     colleague = staff_with("view_toolset", "change_toolset")
@@ -88,7 +85,7 @@ def test_what_both_changed_is_told_with_who_and_what_and_saved_the_second_time(
     assert list(toolset.picked.all()) == [picked]
 
 
-def test_a_change_of_which_the_history_knows_nothing_is_told_without_a_name(admin_client: Client) -> None:
+def test_a_change_of_which_the_history_knows_nothing_is_told_without_a_name(admin_client):
     """D5"""
     toolset = make_toolset("finance")
     mine = opened(admin_client, toolset)
@@ -102,7 +99,7 @@ def test_a_change_of_which_the_history_knows_nothing_is_told_without_a_name(admi
     assert page.context["adminform"].form["mode"].value() == "compact"
 
 
-def test_the_same_change_twice_is_no_clash(admin_client: Client) -> None:
+def test_the_same_change_twice_is_no_clash(admin_client):
     """B7: as of a form that is sent twice."""
     toolset = make_toolset("finance")
     mine = opened(admin_client, toolset)
@@ -110,7 +107,7 @@ def test_the_same_change_twice_is_no_clash(admin_client: Client) -> None:
         assert save(admin_client, toolset, mine, title="Mine").status_code == 302
 
 
-def test_rules_are_compared_like_fields(admin_client: Client) -> None:
+def test_rules_are_compared_like_fields(admin_client):
     """D5: others' changes of rules stay, and so do rules that they added or deleted."""
     toolset = make_toolset("finance", rules=["a", "b", "c"])
     mine, theirs = opened(admin_client, toolset), opened(admin_client, toolset)
@@ -125,7 +122,7 @@ def test_rules_are_compared_like_fields(admin_client: Client) -> None:
     assert told_rules in entry.message, entry.message
 
 
-def test_rules_that_both_changed_are_told(admin_client: Client) -> None:
+def test_rules_that_both_changed_are_told(admin_client):
     """D5: also where one of both deleted them."""
     toolset = make_toolset("finance", rules=["a", "b", "c"])
     mine, theirs = opened(admin_client, toolset), opened(admin_client, toolset)
@@ -143,7 +140,7 @@ def test_rules_that_both_changed_are_told(admin_client: Client) -> None:
     assert list(toolset.rules.values_list("pattern", flat=True)) == ["mine"]
 
 
-def test_overrides_of_a_workflow_are_kept_as_they_are_stored(admin_client: Client) -> None:
+def test_overrides_of_a_workflow_are_kept_as_they_are_stored(admin_client):
     """A6: also such as no text can be read back to."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
     workflow = make_workflow(input_schema=schema)
@@ -167,7 +164,7 @@ def test_overrides_of_a_workflow_are_kept_as_they_are_stored(admin_client: Clien
     assert {name: getattr(workflow, name) for name in theirs} == theirs
 
 
-def test_settings_of_the_product_are_compared_one_by_one(admin_client: Client) -> None:
+def test_settings_of_the_product_are_compared_one_by_one(admin_client):
     """A4.4"""
     row = settings_row()
     mine, theirs = opened(admin_client, row), opened(admin_client, row)
@@ -181,7 +178,7 @@ def test_settings_of_the_product_are_compared_one_by_one(admin_client: Client) -
     assert "now: 42" in problems(page)
 
 
-def test_no_secret_is_in_the_mark(admin_client: Client, ledger_kind: str) -> None:
+def test_no_secret_is_in_the_mark(admin_client, ledger_kind):
     """A1: nor anything that was made of one."""
     source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
     source.credentials = {"password": "of-the-ledger", "seal": "of\nlines"}
@@ -193,7 +190,7 @@ def test_no_secret_is_in_the_mark(admin_client: Client, ledger_kind: str) -> Non
     assert "password" not in json.loads(opened(admin_client, account)[MARK])[1]
 
 
-def test_a_source_keeps_its_secret_and_what_others_set(admin_client: Client, ledger_kind: str) -> None:
+def test_a_source_keeps_its_secret_and_what_others_set(admin_client, ledger_kind):
     """A1: where one curator enters a secret and another a setting; a test of the settings tells it too."""
     source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
     source.credentials = {"password": "of-the-ledger"}
@@ -212,9 +209,7 @@ def test_a_source_keeps_its_secret_and_what_others_set(admin_client: Client, led
 @pytest.mark.parametrize(
     "typed", [{"setting_token": "mine"}, {"setting_seal": "mine\nalso"}, {"forget_token": "on"}]
 )
-def test_two_who_enter_secrets_at_once_are_told(
-    admin_client: Client, staff_with: StaffWith, ledger_kind: str, typed: dict[str, str]
-) -> None:
+def test_two_who_enter_secrets_at_once_are_told(admin_client, staff_with, ledger_kind, typed):
     """A1, D5: by what the history has, as nothing that was made of a secret is compared."""
     source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
     source.credentials = {"password": "of-the-ledger", "token": "first-token"}
@@ -242,7 +237,7 @@ def test_two_who_enter_secrets_at_once_are_told(
         assert source.credentials == {"password": "of-the-ledger"}
 
 
-def test_a_secret_kept_with_a_refused_form_is_compared_too(admin_client: Client, ledger_kind: str) -> None:
+def test_a_secret_kept_with_a_refused_form_is_compared_too(admin_client, ledger_kind):
     """A1, D5: it is none of the fields that are sent again."""
     source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
     source.credentials = {"password": "of-the-ledger"}
@@ -258,9 +253,7 @@ def test_a_secret_kept_with_a_refused_form_is_compared_too(admin_client: Client,
 
 
 @pytest.mark.parametrize("mark", ["", "[]", "[1", '["x", {}]', "[1e99, {}]", "[1, 2]", None])
-def test_a_form_without_a_mark_that_can_be_read_is_saved_as_it_is(
-    admin_client: Client, mark: str | None
-) -> None:
+def test_a_form_without_a_mark_that_can_be_read_is_saved_as_it_is(admin_client, mark):
     """B5: as of a script, or of a page of a version before."""
     toolset = make_toolset("finance", title="Old")
     mine = opened(admin_client, toolset)
@@ -272,9 +265,7 @@ def test_a_form_without_a_mark_that_can_be_read_is_saved_as_it_is(
     assert (toolset.title, toolset.description) == ("Old", "Mine")
 
 
-def test_buttons_and_people_who_may_only_look_have_no_mark(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_buttons_and_people_who_may_only_look_have_no_mark(admin_client, staff_with):
     """B8"""
     source = make_source("engine")
     assert MARK not in text_of(staff_with("view_source").get(page_url(source)))
@@ -282,7 +273,7 @@ def test_buttons_and_people_who_may_only_look_have_no_mark(
     assert "Nothing was saved" not in told(admin_client.get(page_url(source)))
 
 
-def test_a_workflow_that_a_rest_client_renamed_keeps_that_name(admin_client: Client) -> None:
+def test_a_workflow_that_a_rest_client_renamed_keeps_that_name(admin_client):
     """A6.4"""
     workflow = make_workflow(tool_name="report")
     mine = opened(admin_client, workflow)
@@ -302,7 +293,7 @@ def edited() -> dict[type[Model], CatalogueAdmin]:
     return {model: its for model, its in admin.site._registry.items() if its.has_change_permission(request)}
 
 
-def test_every_change_form_compares_with_what_it_showed(admin_client: Client) -> None:
+def test_every_change_form_compares_with_what_it_showed(admin_client):
     """B8: so that a new one does not forget it."""
     make_everything(User.objects.get())
     names = {model._meta.model_name for model in edited()}
@@ -357,7 +348,7 @@ def typed_in(sent: dict[str, Any], rule: WorkflowFilter, *, enabled: bool = True
     return changed if enabled else {name: changed[name] for name in changed if name != f"{place}-enabled"}
 
 
-def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client: Client) -> None:
+def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client):
     """A4.2, D5: though their order is another one by then, and one of them is no longer there."""
     first, second, third = (make_filter(f"{name}*", position=place) for place, name in enumerate("abc", 1))
     mine, theirs = opened_list(admin_client), opened_list(admin_client)
@@ -372,9 +363,7 @@ def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client: Client)
     assert list(rows) == [(third.pk, 3, False), (first.pk, 9, True)]
 
 
-def test_what_both_changed_in_a_list_is_told_beside_its_row(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_what_both_changed_in_a_list_is_told_beside_its_row(admin_client, staff_with):
     """A4.2, D5: with who and what; nothing is saved, and saving again overwrites."""
     first, second = make_filter("a*", position=1), make_filter("b*", position=2)
     colleague = staff_with("view_workflowfilter", "change_workflowfilter")
@@ -396,7 +385,7 @@ def test_what_both_changed_in_a_list_is_told_beside_its_row(
     assert dict(WorkflowFilter.objects.values_list("pk", "position")) == {first.pk: 5, second.pk: 7}
 
 
-def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client: Client) -> None:
+def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client):
     """A4.2: with what others changed meanwhile, which is no change of the person who saves."""
     make_workflow(name="pay")
     rule, other = make_filter("pay*", action="exclude", position=1), make_filter("x*", position=2)
@@ -408,7 +397,7 @@ def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client: Client) -> 
     assert list(WorkflowFilter.objects.values_list("enabled", flat=True)) == [False, True]
 
 
-def test_every_list_that_is_edited_compares_with_what_it_showed() -> None:
+def test_every_list_that_is_edited_compares_with_what_it_showed():
     """B8: so that a new one does not forget it."""
     lists = {model for model, its in admin.site._registry.items() if its.list_editable}
     assert lists == {WorkflowFilter}
@@ -416,7 +405,7 @@ def test_every_list_that_is_edited_compares_with_what_it_showed() -> None:
 
 @pytest.mark.databases("catalogue.admin.filters")
 @pytest.mark.django_db(transaction=True)
-def test_of_two_lists_saved_at_the_same_moment_one_is_told(admin_client: Client) -> None:
+def test_of_two_lists_saved_at_the_same_moment_one_is_told(admin_client):
     """D5"""
     rule, together = make_filter("a*", position=1), Barrier(2)
     sent = opened_list(admin_client)
@@ -436,7 +425,7 @@ def test_of_two_lists_saved_at_the_same_moment_one_is_told(admin_client: Client)
 
 @pytest.mark.databases("catalogue.admin.base")
 @pytest.mark.django_db(transaction=True)
-def test_of_two_saves_at_the_same_moment_one_is_told(admin_client: Client) -> None:
+def test_of_two_saves_at_the_same_moment_one_is_told(admin_client):
     """D5"""
     for model in (Toolset, User):
         row: Any = make_toolset("finance") if model is Toolset else User.objects.create(username="ada")

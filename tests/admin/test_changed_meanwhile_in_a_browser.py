@@ -4,7 +4,6 @@ import pytest
 
 from catalogue.models import Toolset
 from tests.admin.pages import page_url
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_toolset
 
@@ -14,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_what_another_changed_meanwhile_is_told_and_the_second_save_saves(window: Window) -> None:
+def test_what_another_changed_meanwhile_is_told_and_the_second_save_saves(window):
     """D5: with the scripts of the form, which adds rows and refuses to be sent twice."""
     toolset = make_toolset("finance", rules=["a", "b"], title="Old")
     window.open(page_url(toolset))

@@ -10,7 +10,6 @@ from django.test import Client
 from django.urls import reverse
 
 from catalogue.models import HistoryEntry, Source, Toolset, Workflow
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, shown_in, text_of, told
 from tests.factories import make_source, make_toolset, make_workflow
 
@@ -34,7 +33,7 @@ def confirm(client: Client, page: Any) -> Any:
     return client.post(reverse(PAGE), {"sealed": sealed[1]})
 
 
-def test_a_curator_carries_the_curation_from_one_catalogue_to_another(staff_with: StaffWith) -> None:
+def test_a_curator_carries_the_curation_from_one_catalogue_to_another(staff_with):
     """Download, upload, see the plan, confirm; the rights of a curator are enough."""
     curator = staff_with(*CURATOR)
     report = make_workflow(make_source("orders"), tool_name="report", title_override="Report")
@@ -64,7 +63,7 @@ def test_a_curator_carries_the_curation_from_one_catalogue_to_another(staff_with
     assert "Nothing differs." in text_of(upload(curator, text))
 
 
-def test_what_has_changed_since_the_plan_was_seen_is_shown_again(admin_client: Client) -> None:
+def test_what_has_changed_since_the_plan_was_seen_is_shown_again(admin_client):
     """Nobody confirms what they have not seen."""
     make_toolset("finance", title="Old")
     page = upload(admin_client, "version: 1\ntoolsets: {finance: {title: New}}")
@@ -77,7 +76,7 @@ def test_what_has_changed_since_the_plan_was_seen_is_shown_again(admin_client: C
     assert Toolset.objects.get().title == "New"
 
 
-def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> None:
+def test_a_file_that_is_refused_leaves_what_was_typed(admin_client):
     """B8: also at the last step, where secrets stay encrypted."""
     config = "config: {base_url: 'http://127.0.0.1:9'}, secrets: [api_key]"
     text = f"version: 1\nsources: {{orders: {{kind: simplified, {config}}}}}"
@@ -100,7 +99,7 @@ def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> N
     assert Source.objects.get().credentials == {"api_key": "key-0123456789"}
 
 
-def test_nobody_imports_what_they_may_not_change(staff_with: StaffWith) -> None:
+def test_nobody_imports_what_they_may_not_change(staff_with):
     """A file is no way around the permissions, nor to more of them."""
     make_toolset("finance")
     client = staff_with("view_source", "change_toolset", "change_group", "view_group")

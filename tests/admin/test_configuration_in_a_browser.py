@@ -1,11 +1,8 @@
 """Configuration as code by clicks alone, and the API's description, in a real browser."""
 
-from pathlib import Path
-
 import pytest
 
 from catalogue.models import Toolset
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_source, make_toolset, make_workflow
 
@@ -20,7 +17,7 @@ IMPORT = "form[enctype]"
 FILE = "version: 1\ntoolsets:\n  finance:\n    title: Finance\n    rules:\n    - pattern: report*\n"
 
 
-def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Window, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window, tmp_path):
     """The plan first; nothing is written before the second click."""
     make_toolset("finance", picked=[make_workflow(make_source("orders"))])
     file = tmp_path / "catalogue.yaml"
@@ -38,7 +35,7 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Windo
     assert window.browser.complaints() == []
 
 
-def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_path: Path) -> None:
+def test_a_refused_import_leaves_the_form_as_it_was_typed(window, tmp_path):
     """B8: what is wrong has the focus, and screen readers are told of each field."""
     file = tmp_path / "openapi.json"
     file.write_text('{"swagger": "1.2"}')
@@ -64,7 +61,7 @@ def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_pa
 @pytest.mark.parametrize(
     ("path", "shows"), [("/api/docs", ".opblock"), ("/api/docs/redoc", "[data-section-id]")]
 )
-def test_the_api_is_described_without_asking_anybody_else(window: Window, path: str, shows: str) -> None:
+def test_the_api_is_described_without_asking_anybody_else(window, path, shows):
     """No foreign host, no inline script, no error."""
     window.browser.complaints()
     window.browser.open(f"{window.site}{path}")
@@ -74,7 +71,7 @@ def test_the_api_is_described_without_asking_anybody_else(window: Window, path: 
     assert window.browser.complaints() == []
 
 
-def test_a_call_can_be_tried_where_it_is_described(window: Window) -> None:
+def test_a_call_can_be_tried_where_it_is_described(window):
     """Also one that changes something: the session's CSRF token goes with it."""
     make_toolset("finance")
     window.browser.open(f"{window.site}/api/docs#/Toolsets/toolsets_destroy")

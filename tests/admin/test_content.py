@@ -28,7 +28,7 @@ def media_in(html: str) -> list[str]:
     return re.findall(r'<(?:img|audio)[^>]* src="(data:[^"]*)"', html)
 
 
-def test_pictures_are_shown_sounds_can_be_played_and_the_rest_is_told(admin_client: Client) -> None:
+def test_pictures_are_shown_sounds_can_be_played_and_the_rest_is_told(admin_client):
     """B3, A8.2: without a request to anybody."""
     html, shown = page_with(admin_client, EVERY_KIND)
     assert media_in(html) == [
@@ -45,13 +45,13 @@ def test_pictures_are_shown_sounds_can_be_played_and_the_rest_is_told(admin_clie
         assert told in shown
 
 
-def test_what_a_failed_run_said_in_blocks_is_shown(admin_client: Client) -> None:
+def test_what_a_failed_run_said_in_blocks_is_shown(admin_client):
     """A7.4."""
     _, shown = page_with(admin_client, [text("Line 3 is ragged.")], state=State.FAILED)
     assert "Line 3 is ragged." in shown
 
 
-def test_nothing_that_an_engine_sends_runs_or_is_fetched(admin_client: Client) -> None:
+def test_nothing_that_an_engine_sends_runs_or_is_fetched(admin_client):
     """D8: texts are escaped, links are texts, and only pictures that hold no scripts are shown."""
     content = [
         text(HOSTILE),
@@ -72,7 +72,7 @@ def test_nothing_that_an_engine_sends_runs_or_is_fetched(admin_client: Client) -
     assert not re.search(r"<(?:img|audio)[^>]*onerror", html)
 
 
-def test_a_page_shows_no_more_than_it_can_carry(admin_client: Client) -> None:
+def test_a_page_shows_no_more_than_it_can_carry(admin_client):
     """B3: a large result slows nothing, its own page included."""
     content = [picture(bytes(2_000_000)) for _ in range(3)] + [text("x" * 90_000), text("y" * 90_000)]
     html, shown = page_with(admin_client, [*content, *[text("z")] * 200])

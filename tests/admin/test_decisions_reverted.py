@@ -98,9 +98,7 @@ def revert(entry: HistoryEntry, status: int = 200) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("accept", ACCEPTS)
-def test_an_accepted_change_is_taken_back_and_held_again(
-    admin_client: Client, source: Source, accept: Any
-) -> None:
+def test_an_accepted_change_is_taken_back_and_held_again(admin_client, source, accept):
     """H6: agents see the version of before, also after further listings, and the revert can be reverted."""
     workflow, held = Workflow.objects.get(), offer()
     accept(admin_client)
@@ -124,7 +122,7 @@ def test_an_accepted_change_is_taken_back_and_held_again(
     assert Workflow.objects.get().content_hash == held and not Review.objects.exists()
 
 
-def test_a_change_that_was_accepted_in_part_is_taken_back_by_field(source: Source) -> None:
+def test_a_change_that_was_accepted_in_part_is_taken_back_by_field(source):
     """H6: the rest is held all the while."""
     before = Workflow.objects.get()
     body = {"offer": offer(), "fields": ["description"]}
@@ -138,7 +136,7 @@ def test_a_change_that_was_accepted_in_part_is_taken_back_by_field(source: Sourc
     assert {one["field"] for one in told_of} == BOTH
 
 
-def test_a_change_that_was_turned_down_is_open_again(source: Source) -> None:
+def test_a_change_that_was_turned_down_is_open_again(source):
     """H6: and turned down again when that is reverted."""
     administrator().post("/api/reviews/report_1/keep/", {"offer": offer()}, format="json")
     kept = latest()
@@ -152,7 +150,7 @@ def test_a_change_that_was_turned_down_is_open_again(source: Source) -> None:
 
 
 @pytest.mark.parametrize("decision", ["accept", "keep"])
-def test_a_decision_on_a_new_workflow_is_taken_back(engine: Engine, decision: str) -> None:
+def test_a_decision_on_a_new_workflow_is_taken_back(engine, decision):
     """H6: it is hidden, and awaits review."""
     source = make_source("erp", base_url=engine.base_url, new_workflows=Source.NewWorkflows.HELD)
     engine.workflows = [definition(1)]
@@ -166,7 +164,7 @@ def test_a_decision_on_a_new_workflow_is_taken_back(engine: Engine, decision: st
     assert Workflow.objects.get().enabled == (decision == "accept") and not Review.objects.exists()
 
 
-def test_a_new_workflow_that_was_enabled_since_is_not_reviewed_again(engine: Engine) -> None:
+def test_a_new_workflow_that_was_enabled_since_is_not_reviewed_again(engine):
     """H6"""
     source = make_source("erp", base_url=engine.base_url, new_workflows=Source.NewWorkflows.HELD)
     engine.workflows = [definition(1)]
@@ -178,9 +176,7 @@ def test_a_new_workflow_that_was_enabled_since_is_not_reviewed_again(engine: Eng
     assert Workflow.objects.get().enabled and not Review.objects.exists()
 
 
-def test_what_the_engine_has_changed_since_stays_held_when_an_acceptance_is_taken_back(
-    engine: Engine, source: Source
-) -> None:
+def test_what_the_engine_has_changed_since_stays_held_when_an_acceptance_is_taken_back(engine, source):
     """H6: the newest version is what awaits review."""
     accept_by_rest(Client())
     accepted = latest()
@@ -194,7 +190,7 @@ def test_what_the_engine_has_changed_since_stays_held_when_an_acceptance_is_take
     assert Workflow.objects.get().description == "Makes report 1."
 
 
-def test_an_acceptance_is_not_taken_back_over_a_later_one(engine: Engine, source: Source) -> None:
+def test_an_acceptance_is_not_taken_back_over_a_later_one(engine, source):
     """H6: but after it."""
     accept_by_rest(Client())
     first = latest()
@@ -210,7 +206,7 @@ def test_an_acceptance_is_not_taken_back_over_a_later_one(engine: Engine, source
     assert Review.objects.awaiting().get().offered["description"] == "Yet another."
 
 
-def test_a_source_that_follows_its_engine_does_not_accept_again_what_was_taken_back(source: Source) -> None:
+def test_a_source_that_follows_its_engine_does_not_accept_again_what_was_taken_back(source):
     """H6: somebody has said no to exactly this."""
     accept_by_rest(Client())
     Source.objects.update(change_policy=Source.ChangePolicy.FOLLOW)
@@ -220,7 +216,7 @@ def test_a_source_that_follows_its_engine_does_not_accept_again_what_was_taken_b
     assert Review.objects.get().kept_at
 
 
-def test_a_declared_tool_is_still_declared_again_instead() -> None:
+def test_a_declared_tool_is_still_declared_again_instead():
     """A8.1: its source's settings would otherwise say different things."""
     entry = HistoryEntry(
         model="catalogue.workflow", object_id="1", object_name="tool", changes={"description": ["a", "b"]}

@@ -10,9 +10,8 @@ from catalogue.models import Workflow
 from connectors.errors import Rejected, Unreachable
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunState
 from executions.models import State
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import page_url, text_of
-from tests.executions.talkative import TalkativeEngine, review, talker
+from tests.executions.talkative import review, talker
 from tests.factories import make_execution, make_source
 
 __all__ = ["review", "talker"]
@@ -31,9 +30,7 @@ def address(workflow: Workflow) -> str:
     return reverse("admin:executions_engine_runs", args=[workflow.source_id])
 
 
-def test_the_page_of_a_source_leads_to_its_runs_where_the_engine_lists_them(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client
-):
+def test_the_page_of_a_source_leads_to_its_runs_where_the_engine_lists_them(review, talker, admin_client):
     """E10."""
     assert address(review) in admin_client.get(page_url(review.source)).content.decode()
     talker.capabilities = Capabilities()
@@ -42,9 +39,7 @@ def test_the_page_of_a_source_leads_to_its_runs_where_the_engine_lists_them(
     assert "Runs at the engine" not in text_of(admin_client.get(page_url(plain)))
 
 
-def test_runs_are_shown_with_a_way_to_our_own_executions(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client
-):
+def test_runs_are_shown_with_a_way_to_our_own_executions(review, talker, admin_client):
     """E10: what an engine tells is text and nothing else."""
     ours = make_execution(review, state=State.RUNNING, run_id="run-1")
     talker.list(
@@ -59,9 +54,7 @@ def test_runs_are_shown_with_a_way_to_our_own_executions(
     assert HOSTILE not in page.content.decode() and HOSTILE in shown
 
 
-def test_the_form_asks_the_engine_and_keeps_what_was_asked(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client
-):
+def test_the_form_asks_the_engine_and_keeps_what_was_asked(review, talker, admin_client):
     """E10: also from page to page."""
     talker.list(listed("run-1"), next_cursor="more&more")
     asked = {
@@ -89,9 +82,7 @@ def test_the_form_asks_the_engine_and_keeps_what_was_asked(
 
 
 @pytest.mark.parametrize("error", [Rejected("invalid query: Colour"), Unreachable("connection refused")])
-def test_an_engine_that_refuses_or_is_gone_is_told_on_the_page(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client, error: Exception
-):
+def test_an_engine_that_refuses_or_is_gone_is_told_on_the_page(review, talker, admin_client, error):
     """B5, B6: with the form, to try again."""
     talker.answer = error
     page = admin_client.get(address(review), {"query": "Colour = 'red'"})
@@ -99,26 +90,20 @@ def test_an_engine_that_refuses_or_is_gone_is_told_on_the_page(
     assert "Colour = &#x27;red&#x27;" in page.content.decode()
 
 
-def test_a_filter_that_cannot_be_read_is_told_at_its_field(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client
-):
+def test_a_filter_that_cannot_be_read_is_told_at_its_field(review, talker, admin_client):
     """B5."""
     page = admin_client.get(address(review), {"started_after": "yesterday", "state": "asleep"})
     assert "Enter a valid date/time." in text_of(page) and "asleep is not one of" in text_of(page)
     assert talker.asked_for == []
 
 
-def test_an_engine_that_cannot_list_its_runs_is_said_to_be_unable(
-    review: Workflow, talker: TalkativeEngine, admin_client: Client
-):
+def test_an_engine_that_cannot_list_its_runs_is_said_to_be_unable(review, talker, admin_client):
     """A8.5."""
     talker.capabilities = Capabilities()
     assert "Not supported" in text_of(admin_client.get(address(review)))
 
 
-def test_only_who_may_see_executions_may_look(
-    review: Workflow, talker: TalkativeEngine, staff_with: StaffWith
-):
+def test_only_who_may_see_executions_may_look(review, talker, staff_with):
     """E10."""
     member = staff_with("view_source")
     assert member.get(address(review)).status_code == 403
@@ -127,5 +112,5 @@ def test_only_who_may_see_executions_may_look(
     assert talker.asked_for == []
 
 
-def test_a_source_that_does_not_exist_is_not_found(admin_client: Client):
+def test_a_source_that_does_not_exist_is_not_found(admin_client):
     assert admin_client.get(reverse("admin:executions_engine_runs", args=[4711])).status_code == 404

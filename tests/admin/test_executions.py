@@ -22,7 +22,6 @@ from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.models.lifecycle import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, listed, page_url, press, text_of, told
 from tests.executions.steps import advance_due_executions
 from tests.factories import make_event, make_execution, make_source, make_workflow
@@ -41,7 +40,7 @@ def found(client: Client, **query: str) -> list[Execution]:
 # The list
 
 
-def test_the_list_shows_state_caller_door_and_progress(admin_client: Client) -> None:
+def test_the_list_shows_state_caller_door_and_progress(admin_client):
     """A8.2, B3."""
     make_execution(state=State.RUNNING, progress=40.0, caller_name="claude", tool_name="countdown")
     shown = text_of(admin_client.get(list_url(Execution)))
@@ -49,7 +48,7 @@ def test_the_list_shows_state_caller_door_and_progress(admin_client: Client) -> 
     assert "running claude MCP just now - 40 %" in shown
 
 
-def test_the_list_never_reads_payloads(admin_client: Client) -> None:
+def test_the_list_never_reads_payloads(admin_client):
     """B3: a large result slows nothing but its own page."""
     make_execution(payload={"output": "x" * 200_000})
     with CaptureQueriesContext(
@@ -61,7 +60,7 @@ def test_the_list_never_reads_payloads(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("executions.admin.executions")
-def test_an_execution_is_found_by_any_of_its_ids(admin_client: Client) -> None:
+def test_an_execution_is_found_by_any_of_its_ids(admin_client):
     """B3, B8: the id that somebody has in a log leads to the record."""
     wanted = make_execution(run_id="8f496b6a-c905-41bb-b7b7-200a8982ab30", correlation_id="2724_9a92")
     make_execution()
@@ -70,9 +69,7 @@ def test_an_execution_is_found_by_any_of_its_ids(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("catalogue.admin.base")
-def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(admin_client, monkeypatch):
     """B3: its price does not grow with what has run, and no row is out of reach."""
     monkeypatch.setattr(long_lists, "COUNTED", 50)
     now = timezone.now()
@@ -107,9 +104,7 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
         ),
     ],
 )
-def test_an_address_that_no_list_has_says_what_was_wrong_with_it(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str, told: str
-) -> None:
+def test_an_address_that_no_list_has_says_what_was_wrong_with_it(admin_client, monkeypatch, query, told):
     """A bookmark may be older than the rows, or cut off by a mail."""
     monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 1)
     for _ in range(2):
@@ -120,9 +115,7 @@ def test_an_address_that_no_list_has_says_what_was_wrong_with_it(
 
 
 @pytest.mark.databases("catalogue.long_lists")
-def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(admin_client, monkeypatch):
     """B3: the newest first, though another index answers it."""
     now = timezone.now()
     made = [
@@ -152,9 +145,7 @@ def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(
         ("ended=24h", "created_at"),
     ],
 )
-def test_a_list_reads_no_more_rows_than_it_shows_however_many_match(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str, index: str
-) -> None:
+def test_a_list_reads_no_more_rows_than_it_shows_however_many_match(admin_client, monkeypatch, query, index):
     """B3: an index gives the order, and one counts what a filter finds; nothing is walked or sorted."""
     monkeypatch.setattr(long_lists, "COUNTED", 4)
     monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 2)
@@ -176,7 +167,7 @@ def plan_of(statement: str) -> str:
 
 
 @pytest.mark.databases("executions.admin.page")
-def test_executions_are_filtered_by_state_source_door_and_date(admin_client: Client) -> None:
+def test_executions_are_filtered_by_state_source_door_and_date(admin_client):
     """A8.2, E10."""
     workflow = make_workflow(make_source("orders"))
     wanted = make_execution(workflow, state=State.FAILED, door="rest")
@@ -195,7 +186,7 @@ def test_executions_are_filtered_by_state_source_door_and_date(admin_client: Cli
 # One execution
 
 
-def test_an_executions_page_tells_the_whole_story(admin_client: Client) -> None:
+def test_an_executions_page_tells_the_whole_story(admin_client):
     """A8.2, A8.4, B3: ids, times, error, progress, timeline, input, output and the raw answers."""
     execution = make_execution(
         state=State.FAILED,
@@ -225,7 +216,7 @@ def test_an_executions_page_tells_the_whole_story(admin_client: Client) -> None:
         assert part in shown, part
 
 
-def test_a_traceback_is_shown_once_with_its_own_lines(admin_client: Client) -> None:
+def test_a_traceback_is_shown_once_with_its_own_lines(admin_client):
     """A8.4, B3: above; the timeline tells what its last line says."""
     last = "ValueError: 3 columns instead of 4"
     error = f'Traceback (most recent call last):\n  File "/app/step.py", line 7, in run\n{last}'
@@ -239,7 +230,7 @@ def test_a_traceback_is_shown_once_with_its_own_lines(admin_client: Client) -> N
     assert "Status polled once" in text_of(page)
 
 
-def test_a_large_payload_is_cut_and_says_how_large_it_is(admin_client: Client) -> None:
+def test_a_large_payload_is_cut_and_says_how_large_it_is(admin_client):
     """B3: a page of ten megabytes helps nobody."""
     execution = make_execution(payload={"output": {"text": "y" * 150_000}})
     page = admin_client.get(page_url(execution)).content.decode()
@@ -247,14 +238,14 @@ def test_a_large_payload_is_cut_and_says_how_large_it_is(admin_client: Client) -
     assert len(page) < 165_000
 
 
-def test_a_payload_that_was_not_kept_says_so(admin_client: Client) -> None:
+def test_a_payload_that_was_not_kept_says_so(admin_client):
     """B3: what was cut is said."""
     cut = [{"payload": "output", "bytes": 12_000_000}]
     execution = make_execution(payload={"output": None, "cut": cut})
     assert "Not kept: the size of 12,000,000 bytes" in text_of(admin_client.get(page_url(execution)))
 
 
-def test_a_record_can_be_read_when_its_workflow_and_payload_are_gone(admin_client: Client) -> None:
+def test_a_record_can_be_read_when_its_workflow_and_payload_are_gone(admin_client):
     """A1.3, E6: history stays, also after payloads were pruned."""
     execution = make_execution()
     ExecutionPayload.objects.all().delete()
@@ -262,7 +253,7 @@ def test_a_record_can_be_read_when_its_workflow_and_payload_are_gone(admin_clien
     assert execution.tool_name in text_of(admin_client.get(page_url(execution)))
 
 
-def test_what_engines_and_agents_say_is_shown_as_text(admin_client: Client) -> None:
+def test_what_engines_and_agents_say_is_shown_as_text(admin_client):
     """B8: inputs, outputs, errors, progress and names are hostile."""
     execution = make_execution(
         state=State.FAILED,
@@ -289,7 +280,7 @@ def make_queued(**fields: Any) -> Execution:
 
 
 @pytest.mark.databases("executions.admin.executions")
-def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client: Client) -> None:
+def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client):
     """B7: it is not the same as being about to start."""
     queued, starting = make_queued(), make_execution(state=State.PENDING)
     assert "waiting in the queue" in text_of(admin_client.get(page_url(queued)))
@@ -299,7 +290,7 @@ def test_what_waits_in_the_queue_is_shown_as_such_and_found_apart(admin_client: 
     assert found(admin_client, state__exact="pending") == [starting]
 
 
-def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin_client: Client) -> None:
+def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin_client):
     """B3, B8: idempotency key, version, content, client, and how long it waited in the queue."""
     metadata = {
         "version": "2.1",
@@ -325,7 +316,7 @@ def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin
     ("ahead", "told_of"),
     [(20, "a request is waiting for the result"), (-20, "its caller left without an answer")],
 )
-def test_the_page_tells_whether_anybody_waits(admin_client: Client, ahead: int, told_of: str) -> None:
+def test_the_page_tells_whether_anybody_waits(admin_client, ahead, told_of):
     """A7.1: an operator sees whose result nobody has got."""
     awaited_until = timezone.now() + timedelta(seconds=ahead)
     execution = make_execution(state=State.RUNNING, awaited_until=awaited_until)
@@ -351,14 +342,12 @@ ASKED: dict[str, Any] = {"cancel_requested_at": NOW, "cancel_requested_by": "Bob
         ({"state": "completed"} | ASKED, "it ended before it could be cancelled"),
     ],
 )
-def test_what_came_of_cancelling_is_told_as_it_is(
-    admin_client: Client, fields: dict[str, Any], outcome: str
-) -> None:
+def test_what_came_of_cancelling_is_told_as_it_is(admin_client, fields, outcome):
     """A7.5: asked for, sent, confirmed, refused and too late are five different things."""
     assert outcome in text_of(admin_client.get(page_url(make_execution(**fields))))
 
 
-def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Client) -> None:
+def test_what_the_retention_removed_is_said_where_it_would_be(admin_client):
     """E6."""
     execution = make_execution(payload={"input": None, "output": None})
     ExecutionPayload.objects.update(input=None, output=None)
@@ -371,7 +360,7 @@ def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Clie
 
 
 @pytest.mark.databases("executions.admin.policies")
-def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
+def test_the_retention_is_one_page_that_is_edited(admin_client):
     """B7, E6: without a restart, and within bounds."""
     page = admin_client.get(list_url(Retention), follow=True)
     assert "0 = not kept: removed within 15 minutes; empty = kept for ever" in text_of(page)
@@ -394,7 +383,7 @@ def resolve(client: Client, execution: Execution, what: str, **form: str) -> Any
     return client.post(page_url(execution).replace("/change/", f"/{what}/"), form)
 
 
-def test_an_unconfirmed_executions_page_asks_what_came_of_it(admin_client: Client) -> None:
+def test_an_unconfirmed_executions_page_asks_what_came_of_it(admin_client):
     """B8: with the two answers that there are, and the key to look for if one was sent; nothing else asks."""
     keyed = make_source("keyed", config={"idempotency_header": "Idempotency-Key"})
     execution = make_execution(make_workflow(keyed), state=State.UNCONFIRMED)
@@ -407,9 +396,7 @@ def test_an_unconfirmed_executions_page_asks_what_came_of_it(admin_client: Clien
     assert "Did it run?" not in text_of(admin_client.get(page_url(make_execution())))
 
 
-def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_answer_was_lost(
-    admin_client: Client,
-) -> None:
+def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_answer_was_lost(admin_client):
     """B5: whoever looks at the engine needs its run id."""
     execution = make_execution(state=State.RUNNING, run_id="run-7")
     Execution.objects.update(workflow=None)
@@ -421,10 +408,7 @@ def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_a
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_admin_resolves_it_with_the_run_that_the_engine_has(
-    admin_client: Client,
-    example_engine: ExampleEngine,
-) -> None:
+def test_an_admin_resolves_it_with_the_run_that_the_engine_has(admin_client, example_engine):
     """B8, A8.4: the engine is asked, the run is followed, and the history says who did it."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
     workflow = make_workflow(source, upstream_id="1003", name="countdown")
@@ -458,9 +442,7 @@ def make_http_tool(name: str = "shop", **metadata: Any) -> Workflow:
     return make_workflow(source, metadata={"method": "POST", "path": "/orders", **metadata})
 
 
-def test_the_page_of_a_lost_request_asks_for_no_run_that_its_api_could_not_name(
-    admin_client: Client,
-) -> None:
+def test_the_page_of_a_lost_request_asks_for_no_run_that_its_api_could_not_name(admin_client):
     """B8, C5.3: and for a key only where the API got one."""
     shown = text_of(admin_client.get(page_url(make_execution(make_http_tool(), state=State.UNCONFIRMED))))
     assert "It ran: mark as completed" in shown and "It did not run: mark as failed" in shown
@@ -473,9 +455,7 @@ def test_the_page_of_a_lost_request_asks_for_no_run_that_its_api_could_not_name(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("written", "output"), [("", None), ('{"id": 7}', {"id": 7})])
-def test_an_admin_says_that_a_lost_request_was_carried_out(
-    admin_client: Client, written: str, output: Any
-) -> None:
+def test_an_admin_says_that_a_lost_request_was_carried_out(admin_client, written, output):
     """B8, C5.3: it has completed, with what the admin says that came of it."""
     execution = make_execution(
         make_http_tool(), state=State.UNCONFIRMED, error="Lost.", payload={"output": None}
@@ -499,16 +479,14 @@ def test_an_admin_says_that_a_lost_request_was_carried_out(
     ],
 )
 @pytest.mark.django_db(transaction=True)
-def test_what_cannot_have_come_of_a_lost_request_changes_nothing(
-    admin_client: Client, form: dict[str, str], why: str
-) -> None:
+def test_what_cannot_have_come_of_a_lost_request_changes_nothing(admin_client, form, why):
     """A5.2."""
     execution = make_execution(make_http_tool(), state=State.UNCONFIRMED)
     assert why in told(resolve(admin_client, execution, "it_ran", **form))
     assert Execution.objects.get().state == State.UNCONFIRMED
 
 
-def test_an_admin_resolves_it_as_not_started(admin_client: Client) -> None:
+def test_an_admin_resolves_it_as_not_started(admin_client):
     """B8: it has failed, once; who comes later is told so."""
     execution = make_execution(state=State.UNCONFIRMED)
     assert "did not start it" in told(resolve(admin_client, execution, "it_did_not_run"))
@@ -519,7 +497,7 @@ def test_an_admin_resolves_it_as_not_started(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("what", ["it_ran", "it_did_not_run"])
-def test_resolving_takes_a_post_of_somebody_who_may(staff_with: StaffWith, what: str) -> None:
+def test_resolving_takes_a_post_of_somebody_who_may(staff_with, what):
     """B8: neither a link in a mail nor a colleague who may only look, and no forged form."""
     execution = make_execution(state=State.UNCONFIRMED)
     viewer = staff_with("view_execution")
@@ -537,7 +515,7 @@ def test_resolving_takes_a_post_of_somebody_who_may(staff_with: StaffWith, what:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_waits_in_the_queue_is_cancelled_at_once(admin_client: Client) -> None:
+def test_what_waits_in_the_queue_is_cancelled_at_once(admin_client):
     """A7.5: no engine has it."""
     execution = make_queued()
     assert "Cancel this execution?" in admin_client.get(page_url(execution)).content.decode()
@@ -547,10 +525,7 @@ def test_what_waits_in_the_queue_is_cancelled_at_once(admin_client: Client) -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(
-    admin_client: Client,
-    example_engine: ExampleEngine,
-) -> None:
+def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(admin_client, example_engine):
     """A7.5: the button stops the run at the engine, and the record says who asked."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
     refresh_source(source)
@@ -570,7 +545,7 @@ def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_cancelling_what_has_ended_says_so(admin_client: Client) -> None:
+def test_cancelling_what_has_ended_says_so(admin_client):
     """A7.5: no button is offered, and a late press tells the truth."""
     execution = make_execution()
     assert "Cancel this execution?" not in admin_client.get(page_url(execution)).content.decode()
@@ -581,7 +556,7 @@ def test_cancelling_what_has_ended_says_so(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("executions.admin.page", "executions.models.execution")
-def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
+def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client):
     """A1.3, A8.2: the record keeps the name."""
     workflow = make_workflow(make_source("gone"))
     execution = make_execution(workflow)
@@ -593,7 +568,7 @@ def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: C
     assert found(admin_client, source_name="gone") == [execution]
 
 
-def test_all_of_a_large_payload_can_be_had_as_a_file(admin_client: Client, staff_with: StaffWith) -> None:
+def test_all_of_a_large_payload_can_be_had_as_a_file(admin_client, staff_with):
     """B3: as JSON that no browser shows, for those who may see executions."""
     large = make_execution(payload={"output": {"text": "<b>" + "y" * 150_000}})
     address = page_url(large).replace("/change/", "/payload/output/")
@@ -609,7 +584,7 @@ def test_all_of_a_large_payload_can_be_had_as_a_file(admin_client: Client, staff
     assert "/payload/" not in admin_client.get(page_url(small)).content.decode()
 
 
-def test_answers_without_anything_in_them_are_left_out(admin_client: Client) -> None:
+def test_answers_without_anything_in_them_are_left_out(admin_client):
     """B3."""
     execution = make_execution(payload={"start_answer": {}, "status_answer": {"status": "done"}})
     shown = text_of(admin_client.get(page_url(execution)))
@@ -617,9 +592,7 @@ def test_answers_without_anything_in_them_are_left_out(admin_client: Client) -> 
     assert "The engine's last status" in shown
 
 
-def test_an_execution_leads_to_its_source_where_one_may_see_it(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_an_execution_leads_to_its_source_where_one_may_see_it(admin_client, staff_with):
     """A8.2, B8."""
     execution = make_execution()
     assert execution.workflow is not None
@@ -628,13 +601,13 @@ def test_an_execution_leads_to_its_source_where_one_may_see_it(
     assert address not in staff_with("view_execution").get(page_url(execution)).content.decode()
 
 
-def test_progress_is_told_apart_from_what_the_engine_says_of_it(admin_client: Client) -> None:
+def test_progress_is_told_apart_from_what_the_engine_says_of_it(admin_client):
     """A8.2."""
     execution = make_execution(state=State.RUNNING, progress=7.5, progress_message="300 of 4000 s")
     assert "7.5 %, 300 of 4000 s" in text_of(admin_client.get(page_url(execution)))
 
 
-def test_a_list_that_nothing_narrows_offers_no_way_to_all(admin_client: Client) -> None:
+def test_a_list_that_nothing_narrows_offers_no_way_to_all(admin_client):
     """B8."""
     make_execution(state=State.FAILED)
     assert "Show all" not in text_of(admin_client.get(list_url(Execution)))
@@ -643,7 +616,7 @@ def test_a_list_that_nothing_narrows_offers_no_way_to_all(admin_client: Client) 
     )
 
 
-def test_the_history_of_an_execution_is_offered_once_somebody_did_something(admin_client: Client) -> None:
+def test_the_history_of_an_execution_is_offered_once_somebody_did_something(admin_client):
     """B8."""
     execution = make_execution(state=State.COMPLETED)
     assert "/history/" not in admin_client.get(page_url(execution)).content.decode()
@@ -660,7 +633,7 @@ def live_url(page: str) -> str:
     return html.unescape(asked[1]) if asked else ""
 
 
-def test_a_page_follows_its_run_to_the_end_and_asks_no_more(admin_client: Client) -> None:
+def test_a_page_follows_its_run_to_the_end_and_asks_no_more(admin_client):
     """Progress, timeline and result come without another page."""
     execution = make_execution(state=State.RUNNING, progress=40.0, payload={"output": None})
     page = admin_client.get(page_url(execution)).content.decode()
@@ -679,7 +652,7 @@ def test_a_page_follows_its_run_to_the_end_and_asks_no_more(admin_client: Client
     assert live_url(shown) == "" and "progressbar" not in shown
 
 
-def test_a_page_of_a_run_says_that_its_reader_is_signed_out(admin_client: Client) -> None:
+def test_a_page_of_a_run_says_that_its_reader_is_signed_out(admin_client):
     """B8: the page to sign in is not put into the middle of it."""
     execution = make_execution(state=State.RUNNING)
     address = live_url(admin_client.get(page_url(execution)).content.decode())
@@ -688,7 +661,7 @@ def test_a_page_of_a_run_says_that_its_reader_is_signed_out(admin_client: Client
     assert "has been removed" in admin_client.get(address).content.decode()
 
 
-def test_a_page_of_a_run_that_becomes_unconfirmed_asks_whether_it_ran(admin_client: Client) -> None:
+def test_a_page_of_a_run_that_becomes_unconfirmed_asks_whether_it_ran(admin_client):
     """A8.2: the form to resolve it is there without a reload."""
     execution = make_execution(state=State.STARTING)
     address = live_url(admin_client.get(page_url(execution)).content.decode())

@@ -33,7 +33,7 @@ def save_twice(client: Client, url: str, given: dict[str, Any]) -> Any:
     return client.post(url, given | {"seen": found[1]})
 
 
-def test_an_include_filter_shows_what_it_hides_before_it_is_saved(admin_client: Client) -> None:
+def test_an_include_filter_shows_what_it_hides_before_it_is_saved(admin_client):
     """A4.2: it hides all that it does not name."""
     make_workflow(name="pay_all")
     make_workflow(name="report")
@@ -48,7 +48,7 @@ def test_an_include_filter_shows_what_it_hides_before_it_is_saved(admin_client: 
     assert set(load_exposed_catalogue().workflows) == {"pay_all"}
 
 
-def test_what_was_shown_before_is_shown_again_once_it_differs(admin_client: Client) -> None:
+def test_what_was_shown_before_is_shown_again_once_it_differs(admin_client):
     """A4.2: a workflow that came in between is not hidden unseen."""
     make_workflow(name="report")
     include = NEW | {"action": "include"}
@@ -59,7 +59,7 @@ def test_what_was_shown_before_is_shown_again_once_it_differs(admin_client: Clie
     assert not WorkflowFilter.objects.exists()
 
 
-def test_a_filter_is_previewed_without_being_saved(admin_client: Client) -> None:
+def test_a_filter_is_previewed_without_being_saved(admin_client):
     """A4.2: also one that is there, with another pattern; it counts at its own place in the order."""
     make_workflow(name="pay_all")
     make_workflow(name="report")
@@ -74,7 +74,7 @@ def test_a_filter_is_previewed_without_being_saved(admin_client: Client) -> None
     assert rule.pattern == "pay*"
 
 
-def test_deleting_a_filter_tells_what_that_lets_through(admin_client: Client) -> None:
+def test_deleting_a_filter_tells_what_that_lets_through(admin_client):
     """A4.2: one and several."""
     make_workflow(name="pay_all")
     rule = make_filter("pay*", action="exclude")
@@ -84,7 +84,7 @@ def test_deleting_a_filter_tells_what_that_lets_through(admin_client: Client) ->
     assert lets_through in text_of(run_action(admin_client, "delete_selected", rule))
 
 
-def test_a_filter_is_added_and_applies_at_once(admin_client: Client) -> None:
+def test_a_filter_is_added_and_applies_at_once(admin_client):
     """A4.2, A4.4."""
     make_workflow(name="pay_all")
     revision = Revision.current()
@@ -93,7 +93,7 @@ def test_a_filter_is_added_and_applies_at_once(admin_client: Client) -> None:
     assert Revision.current() > revision
 
 
-def test_a_pattern_that_cannot_be_compiled_is_explained_at_its_field(admin_client: Client) -> None:
+def test_a_pattern_that_cannot_be_compiled_is_explained_at_its_field(admin_client):
     """A4.2, B4: also one that could take for ever."""
     given = NEW | {"syntax": "regex", "pattern": "(?=x)"}
     response = admin_client.post(add_url(WorkflowFilter), given)
@@ -102,7 +102,7 @@ def test_a_pattern_that_cannot_be_compiled_is_explained_at_its_field(admin_clien
 
 
 @pytest.mark.databases("catalogue.admin.filters")
-def test_a_new_filter_comes_last(admin_client: Client) -> None:
+def test_a_new_filter_comes_last(admin_client):
     """A4.2: the first match decides, so an addition overrules nothing by accident."""
     make_filter("a", position=40)
     form = admin_client.get(add_url(WorkflowFilter)).context["adminform"].form
@@ -110,7 +110,7 @@ def test_a_new_filter_comes_last(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("catalogue.admin.filters")
-def test_the_order_is_changed_in_the_list(admin_client: Client) -> None:
+def test_the_order_is_changed_in_the_list(admin_client):
     """A4.2: positions and switches are edited where the whole chain is in view."""
     make_workflow(name="pay_all")
     exclude = make_filter("*", action="exclude", position=1)
@@ -131,9 +131,7 @@ def test_the_order_is_changed_in_the_list(admin_client: Client) -> None:
     assert list(load_exposed_catalogue().workflows) == ["pay_all"]
 
 
-def test_a_filter_that_cannot_be_used_is_marked_and_can_be_switched_off_in_the_list(
-    admin_client: Client,
-) -> None:
+def test_a_filter_that_cannot_be_used_is_marked_and_can_be_switched_off_in_the_list(admin_client):
     """B6: one that was loaded from a file, which checks nothing."""
     make_workflow(name="pay_all")
     rule = make_filter("(?=x)", action="exclude", syntax="regex", position=1)
@@ -152,7 +150,7 @@ def test_a_filter_that_cannot_be_used_is_marked_and_can_be_switched_off_in_the_l
     assert list(load_exposed_catalogue().workflows) == ["pay_all"]
 
 
-def test_the_list_previews_what_the_chain_lets_through(admin_client: Client) -> None:
+def test_the_list_previews_what_the_chain_lets_through(admin_client):
     """A4.2: numbers and the first names, of what is otherwise ready to be exposed."""
     source = make_source()
     make_workflows(23, source)
@@ -165,7 +163,7 @@ def test_the_list_previews_what_the_chain_lets_through(admin_client: Client) -> 
     assert "1 hidden pay_all" in shown
 
 
-def test_a_filters_page_shows_what_it_alone_changes(admin_client: Client) -> None:
+def test_a_filters_page_shows_what_it_alone_changes(admin_client):
     """A4.2: others that hide the same workflow are not blamed on it."""
     make_workflow(name="pay_all")
     make_workflow(name="pay_secret")
@@ -177,7 +175,7 @@ def test_a_filters_page_shows_what_it_alone_changes(admin_client: Client) -> Non
     assert "pay_secret" not in shown
 
 
-def test_a_switched_off_filter_shows_what_it_would_change(admin_client: Client) -> None:
+def test_a_switched_off_filter_shows_what_it_would_change(admin_client):
     """A4.2: a preview before agents notice anything."""
     make_workflow(name="other")
     make_workflow(name="pay_all")
@@ -188,7 +186,7 @@ def test_a_switched_off_filter_shows_what_it_would_change(admin_client: Client) 
     assert set(load_exposed_catalogue().workflows) == {"other", "pay_all"}
 
 
-def test_deleted_filters_stop_to_apply_and_agents_notice(admin_client: Client) -> None:
+def test_deleted_filters_stop_to_apply_and_agents_notice(admin_client):
     """A4.4: in bulk as well."""
     rules = [make_filter("a*", action="exclude"), make_filter("b*", action="exclude")]
     revision = Revision.current()
@@ -199,14 +197,14 @@ def test_deleted_filters_stop_to_apply_and_agents_notice(admin_client: Client) -
     assert Revision.current() > revision
 
 
-def test_the_form_says_what_a_pattern_is_matched_with(admin_client: Client) -> None:
+def test_the_form_says_what_a_pattern_is_matched_with(admin_client):
     """A4.2."""
     shown = text_of(admin_client.get(add_url(WorkflowFilter)))
     assert "The name is the engine's" in shown
     assert "Case-sensitive." in shown
 
 
-def test_the_question_before_saving_is_no_error(admin_client: Client) -> None:
+def test_the_question_before_saving_is_no_error(admin_client):
     """A4.2: nothing was done wrong, so that the page does not say so; of the form and of the list."""
     make_workflow(name="pay_all")
     rule = make_filter("pay*", action="exclude")
@@ -219,7 +217,7 @@ def test_the_question_before_saving_is_no_error(admin_client: Client) -> None:
     assert WorkflowFilter.objects.get().enabled
 
 
-def test_what_is_typed_is_previewed_without_being_saved(admin_client: Client) -> None:
+def test_what_is_typed_is_previewed_without_being_saved(admin_client):
     """A4.2: what the pattern matches, what would change, and that a first include filter hides the rest."""
     for name in ("pay_all", "pay_one", "report"):
         make_workflow(name=name)

@@ -11,7 +11,7 @@ from connectors.errors import OutcomeUnknown, Rejected
 from executions.models import Execution, State
 from tests.admin.pages import page_url, text_of
 from tests.executions.steps import timeline, told
-from tests.executions.talkative import TalkativeEngine, review, talker
+from tests.executions.talkative import review, talker
 from tests.factories import make_execution
 
 __all__ = ["review", "talker"]
@@ -36,9 +36,7 @@ def forms_of(client: Client, execution: Execution) -> list[str]:
     return re.findall(r'name="name" value="([^"]*)"', shown)
 
 
-def test_the_page_of_a_run_that_goes_on_has_a_form_for_each_query_and_signal(
-    running: Execution, review: Workflow, admin_client: Client
-):
+def test_the_page_of_a_run_that_goes_on_has_a_form_for_each_query_and_signal(running, review, admin_client):
     """E10: what takes no arguments is but a button, and of an ended run the queries are left."""
     assert forms_of(admin_client, running) == ["progress", "count", "approve"]
     shown = admin_client.get(page_url(running)).content.decode()
@@ -50,9 +48,7 @@ def test_the_page_of_a_run_that_goes_on_has_a_form_for_each_query_and_signal(
     assert "Queries and signals" not in text_of(admin_client.get(page_url(make_execution())))
 
 
-def test_an_answer_is_shown_with_the_form_to_ask_again(
-    running: Execution, talker: TalkativeEngine, admin_client: Client
-):
+def test_an_answer_is_shown_with_the_form_to_ask_again(running, talker, admin_client):
     """E10: what a run answers is text and nothing else."""
     talker.answer = {"note": HOSTILE}
     page = press(admin_client, running, "query", "count", '{"text": "tea"}')
@@ -67,9 +63,7 @@ def test_an_answer_is_shown_with_the_form_to_ask_again(
     ]
 
 
-def test_a_signal_leads_back_to_the_execution_and_is_logged(
-    running: Execution, talker: TalkativeEngine, admin_client: Client
-):
+def test_a_signal_leads_back_to_the_execution_and_is_logged(running, talker, admin_client):
     """E10."""
     page = press(admin_client, running, "signal", "approve", '{"text": "yes"}')
     assert page.status_code == 302 and page["location"] == page_url(running)
@@ -79,9 +73,7 @@ def test_a_signal_leads_back_to_the_execution_and_is_logged(
     assert talker.heard == [("run-1", "approve", {"text": "yes"})]
 
 
-def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(
-    running: Execution, talker: TalkativeEngine, admin_client: Client
-):
+def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(running, talker, admin_client):
     """B5, E5."""
     for arguments, words in (
         ('{"text": ', "This is not valid JSON."),
@@ -102,7 +94,7 @@ def test_what_cannot_be_sent_is_told_with_the_form_as_it_was(
     assert told(running, "signalled") == [] and "signal_unknown" in timeline(running)
 
 
-def test_a_link_tells_no_run_anything(running: Execution, talker: TalkativeEngine, admin_client: Client):
+def test_a_link_tells_no_run_anything(running, talker, admin_client):
     """As with every button."""
     for kind in ("query", "signal"):
         address = page_url(running).removesuffix("change/") + f"{kind}/"

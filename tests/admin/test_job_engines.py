@@ -3,13 +3,11 @@
 import asyncio
 from collections import Counter
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
@@ -34,9 +32,7 @@ def chosen(**settings: str) -> dict[str, str]:
     }
 
 
-def test_an_engine_that_ships_is_chosen_by_its_name_and_asks_for_address_and_login_only(
-    admin_client: Client,
-) -> None:
+def test_an_engine_that_ships_is_chosen_by_its_name_and_asks_for_address_and_login_only(admin_client):
     """B10, E1: from "Add source" to its workflows without a line of YAML."""
     choice = admin_client.get(add_url(Source))
     query = "?kind=http_job&amp;setting_preset=airflow"
@@ -62,7 +58,7 @@ def test_an_engine_that_ships_is_chosen_by_its_name_and_asks_for_address_and_log
     assert found.input_schema["required"] == ["sort"]
 
 
-def test_a_mistake_in_a_declaration_is_shown_at_its_field_with_its_line(admin_client: Client) -> None:
+def test_a_mistake_in_a_declaration_is_shown_at_its_field_with_its_line(admin_client):
     """B4: and the text that was entered stays."""
     declaration = "name: Tea\nlist: {get: /jobs, itms: a, id: id}\n"
     given = chosen(preset="own", base_url="http://tea.example.com", declaration=declaration)
@@ -72,9 +68,7 @@ def test_a_mistake_in_a_declaration_is_shown_at_its_field_with_its_line(admin_cl
     assert "itms" in form_values(response)["setting_declaration"]
 
 
-def test_the_command_shows_what_a_declaration_would_send_and_what_is_wrong_with_it(
-    tmp_path: Path,
-) -> None:
+def test_the_command_shows_what_a_declaration_would_send_and_what_is_wrong_with_it(tmp_path):
     """B10: before anything is connected."""
     file = tmp_path / "airflow.yaml"
     file.write_text(run("job_engine", "--preset", "airflow")[0])
@@ -87,7 +81,7 @@ def test_the_command_shows_what_a_declaration_would_send_and_what_is_wrong_with_
         run("job_engine", str(file))
 
 
-def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_delivery(tmp_path: Path) -> None:
+def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_delivery(tmp_path):
     """B10: so that a declared webhook can be tried with a delivery that the engine has recorded."""
     file, delivery = tmp_path / "github.yaml", tmp_path / "delivery.json"
     file.write_text(run("job_engine", "--preset", "github_actions")[0])
@@ -106,9 +100,7 @@ def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_deli
         run("job_engine", str(file), "--delivery", str(delivery))
 
 
-def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(tmp_path, monkeypatch):
     """B10: its author sees what each expression finds, and an error of the engine in its words; no secret is
     shown, and nothing is stored."""
     polls = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
@@ -177,7 +169,7 @@ result: {get: "/runs/{run_id}/output", query: {part: all}, output: "@"}
         ((200, None), "JSON"),
     ],
 )
-def test_a_trial_names_the_request_that_found_no_result(tmp_path: Path, result: Answer, words: str) -> None:
+def test_a_trial_names_the_request_that_found_no_result(tmp_path, result, words):
     """B10: with its query, so that it can be repeated by hand."""
     file = tmp_path / "kettle.yaml"
     file.write_text(Kettle.declaration)
@@ -200,13 +192,13 @@ def test_a_trial_names_the_request_that_found_no_result(tmp_path: Path, result: 
         (("--preset=buildbot", "--at=http://tea", '--config={"x": 1}'), "x: "),
     ],
 )
-def test_a_trial_says_which_option_is_wrong(options: tuple[str, ...], words: str) -> None:
+def test_a_trial_says_which_option_is_wrong(options, words):
     """B4: before anything is sent."""
     with pytest.raises(CommandError, match=words):
         run("job_engine", *options)
 
 
-def test_the_command_takes_a_declaration_from_its_file(tmp_path: Path) -> None:
+def test_the_command_takes_a_declaration_from_its_file(tmp_path):
     """B4: as JSON in a shell's quotes it is hard to write; a file that is not there is named."""
     file = tmp_path / "mine.yaml"
     file.write_text(preset_text("buildbot"))
@@ -247,7 +239,7 @@ status: {get: "/runs/{run_id}", state: state, states: {going: running}}
 
 # Five thousand requests take six seconds of CPU.
 @pytest.mark.engines
-def test_five_thousand_workflows_are_listed_within_the_limits_of_the_source() -> None:
+def test_five_thousand_workflows_are_listed_within_the_limits_of_the_source():
     """A1.4: with a second request each. A listing that is not complete changes nothing, the next one goes on
     where it stopped, and none asks for a workflow twice; what is then written takes few statements."""
     with serving(ManyJobs()) as engine:

@@ -40,7 +40,7 @@ def wait_until_told(window: Window, words: str) -> None:
     window.browser.wait_for_text(words, within="#told[role=status]")
 
 
-def test_at_400_percent_the_menu_and_the_way_out_are_reached_and_nothing_is_cut_off(window: Window) -> None:
+def test_at_400_percent_the_menu_and_the_way_out_are_reached_and_nothing_is_cut_off(window):
     """B8: the menu's button, the account and the search were for the mouse alone."""
     browser = window.browser
     browser.resize(320, 800)
@@ -72,7 +72,7 @@ def test_at_400_percent_the_menu_and_the_way_out_are_reached_and_nothing_is_cut_
     assert window.run("return location.pathname") == list_url(Source)
 
 
-def test_filters_and_the_search_take_the_keyboard_in_and_give_it_back(window: Window) -> None:
+def test_filters_and_the_search_take_the_keyboard_in_and_give_it_back(window):
     """B8: Tab went through the list behind the filters, and each of these was heard as "All"."""
     make_everything(User.objects.get())
     browser = window.browser
@@ -101,7 +101,7 @@ def test_filters_and_the_search_take_the_keyboard_in_and_give_it_back(window: Wi
     assert not [name for name in names if not name or "account_tree" in name]
 
 
-def test_what_a_key_has_changed_is_told_and_keeps_the_focus(window: Window) -> None:
+def test_what_a_key_has_changed_is_told_and_keeps_the_focus(window):
     """B8, A4.4: switches lost the focus while they were off for their request, and nothing was announced."""
     workflow = make_workflow(enabled=False)
     browser = window.browser
@@ -125,7 +125,7 @@ def test_what_a_key_has_changed_is_told_and_keeps_the_focus(window: Window) -> N
     wait_until_told(window, "was changed successfully")
 
 
-def test_a_run_that_is_watched_neither_takes_the_focus_nor_ends_in_silence(window: Window) -> None:
+def test_a_run_that_is_watched_neither_takes_the_focus_nor_ends_in_silence(window):
     """B8: each look at it threw out whoever had come to one of its links."""
     execution = make_execution(make_workflow(), state="running")
     browser = window.browser
@@ -137,7 +137,7 @@ def test_a_run_that_is_watched_neither_takes_the_focus_nor_ends_in_silence(windo
     assert window.run(f"return {FOCUSED} !== before && {FOCUSED}.innerText") == words
 
 
-def test_a_token_is_made_and_copied_with_the_keyboard(window: Window) -> None:
+def test_a_token_is_made_and_copied_with_the_keyboard(window):
     """B8: and what is said to be copied is."""
     browser = window.browser
     browser.devtools(

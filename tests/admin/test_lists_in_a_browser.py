@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -72,9 +71,7 @@ def choose(window: Window, **values: str) -> None:
 
 
 @pytest.mark.parametrize("lists", in_parts(FILTERED, 3))
-def test_every_filter_of_every_list_narrows_it_and_opens_it_again(
-    window: Window, client: Client, lists: list[type[models.Model]], subtests: pytest.Subtests
-) -> None:
+def test_every_filter_of_every_list_narrows_it_and_opens_it_again(window, client, lists, subtests):
     """A4.2, B8: a value of each is chosen and the one before opened, and the address and the rows follow."""
     admin_user = User.objects.get()
     make_everything(admin_user)
@@ -107,7 +104,7 @@ def rows_by_address(client: Client, model: type[models.Model], name: str, value:
     return int(client.get(list_url(model), {name: value}).context["cl"].result_count)
 
 
-def test_filters_are_applied_together_and_leave_the_search_and_the_page_behind_them(window: Window) -> None:
+def test_filters_are_applied_together_and_leave_the_search_and_the_page_behind_them(window):
     """A4.2: the search stays, the number of the page goes, since fewer rows may not have that many."""
     make_workflows(60, make_source("big"), category="reports")
     make_workflow(name="workflow_off", enabled=False)
@@ -117,7 +114,7 @@ def test_filters_are_applied_together_and_leave_the_search_and_the_page_behind_t
 
 
 @pytest.mark.parametrize("model", [Workflow, Execution], ids=names)
-def test_show_all_shows_the_rows_of_all_pages(window: Window, model: type[models.Model]) -> None:
+def test_show_all_shows_the_rows_of_all_pages(window, model):
     """A4.2: the search stays."""
     for workflow in make_workflows(120, make_source("big")):
         make_execution(workflow)
@@ -132,9 +129,7 @@ LISTS = [model for model in admin.site._registry if model not in (Retention, Cac
 
 
 @pytest.mark.parametrize("lists", in_parts(LISTS, 3))
-def test_every_heading_of_every_list_sorts_it(
-    window: Window, lists: list[type[models.Model]], subtests: pytest.Subtests
-) -> None:
+def test_every_heading_of_every_list_sorts_it(window, lists, subtests):
     """B8."""
     make_everything(User.objects.get())
     for model in lists:
@@ -160,7 +155,7 @@ window.requestAnimationFrame = call => setTimeout(() => atOnce(call), 100);
 """As on a busy machine."""
 
 
-def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window: Window) -> None:
+def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window):
     """B8: with the keyboard alone."""
     workflow = make_workflow(name="collect_orders")
     window.open("/admin/")
@@ -177,7 +172,7 @@ def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window: Window) -> 
     window.browser.wait_for(f"location.pathname === '{page_url(workflow)}'")
 
 
-def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
+def test_workflows_are_switched_on_and_off_in_the_list(window):
     """A4.4: with one click each, and the row says at once what agents see."""
     workflow = make_workflow(enabled=False)
     window.open(list_url(Workflow))
@@ -193,7 +188,7 @@ def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
     assert window.browser.complaints() == []
 
 
-def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(window: Window) -> None:
+def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(window):
     """A4.2, B8: a line for each of ten columns filled the screen with one workflow."""
     make_workflow(tags=["finance", "monthly"], read_only_hint=True)
     window.browser.resize(380)
@@ -206,7 +201,7 @@ def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(windo
     assert window.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_a_phone_shows_several_rows_of_every_list_at_once(window: Window, subtests: pytest.Subtests) -> None:
+def test_a_phone_shows_several_rows_of_every_list_at_once(window, subtests):
     """A4.2: with a line for each column, a row took up to 500 pixels."""
     make_everything(User.objects.get())
     window.browser.resize(380)
@@ -220,7 +215,7 @@ def test_a_phone_shows_several_rows_of_every_list_at_once(window: Window, subtes
 LONG = "a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc"
 
 
-def test_every_list_fits_beside_the_menu(window: Window, subtests: pytest.Subtests) -> None:
+def test_every_list_fits_beside_the_menu(window, subtests):
     """A4.2: with long names, with every badge that there is, sorted, and as long as to be scrolled."""
     make_everything(User.objects.get())
     make_execution(
@@ -235,7 +230,7 @@ def test_every_list_fits_beside_the_menu(window: Window, subtests: pytest.Subtes
             assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
 
 
-def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) -> None:
+def test_held_changes_are_accepted_from_the_list_of_workflows(window):
     """A5.2: by the badge's row, after a page that shows them."""
     make_everything(User.objects.get())
     changed = Review.objects.get(kind="changed", kept_at=None)
@@ -253,7 +248,7 @@ def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) ->
     assert window.browser.complaints() == []
 
 
-def test_many_are_tagged_from_the_list(window: Window) -> None:
+def test_many_are_tagged_from_the_list(window):
     """A4.2: the list comes again as it was narrowed."""
     for name in ("billing_1", "billing_2", "billing_3", "report"):
         make_workflow(name=name)
@@ -279,7 +274,7 @@ WITH_ACTIONS = [model for model in LISTS if admin.site._registry[model].actions]
 
 
 @pytest.mark.parametrize("model", WITH_ACTIONS, ids=names)
-def test_every_action_of_every_list_can_be_chosen_and_run(window: Window, model: type[models.Model]) -> None:
+def test_every_action_of_every_list_can_be_chosen_and_run(window, model):
     """B8: by the box above the rows, the menu and its button; each answers with a page."""
     make_everything(User.objects.get())
     menu, run = '[name="action"]', "#changelist-actions button[type=submit]"
@@ -302,7 +297,7 @@ def test_every_action_of_every_list_can_be_chosen_and_run(window: Window, model:
 SEARCHED = [model for model in LISTS if admin.site._registry[model].search_fields]
 
 
-def test_every_search_narrows_its_list(window: Window, subtests: pytest.Subtests) -> None:
+def test_every_search_narrows_its_list(window, subtests):
     """B8: typed, and sent with Enter."""
     make_everything(User.objects.get())
     for model in SEARCHED:
@@ -319,7 +314,7 @@ TABLES = [model for model in LISTS if admin.site._registry[model].csv_address]
 
 
 @pytest.mark.parametrize("model", TABLES, ids=names)
-def test_a_list_is_downloaded_as_it_is_narrowed(window: Window, model: type[models.Model]) -> None:
+def test_a_list_is_downloaded_as_it_is_narrowed(window, model):
     """The link leaves the page as it is; the audit notes what was sent."""
     make_everything(User.objects.get())
     window.open(f"{list_url(model)}?q=plain")
@@ -331,7 +326,7 @@ def test_a_list_is_downloaded_as_it_is_narrowed(window: Window, model: type[mode
     assert (rows(window), window.browser.complaints()) == (shown, [])
 
 
-def test_pages_are_turned(window: Window) -> None:
+def test_pages_are_turned(window):
     """B8."""
     make_workflows(60, make_source("big"))
     window.open(list_url(Workflow))
@@ -341,9 +336,7 @@ def test_pages_are_turned(window: Window) -> None:
 
 
 @pytest.mark.parametrize("model", [Workflow, Execution], ids=names)
-def test_every_number_below_a_list_leads_to_that_page(
-    window: Window, monkeypatch: pytest.MonkeyPatch, model: type[models.Model]
-) -> None:
+def test_every_number_below_a_list_leads_to_that_page(window, monkeypatch, model):
     """B8: and the gap between them leads nowhere, instead of to a page that there is not."""
     monkeypatch.setattr(admin.site._registry[model], "list_per_page", 1)
     for workflow in make_workflows(12):
@@ -377,7 +370,7 @@ return lines;
 """
 
 
-def test_names_and_addresses_break_between_their_parts_only(window: Window, settings: Any) -> None:
+def test_names_and_addresses_break_between_their_parts_only(window, settings):
     """At 1280 pixels, with names as companies choose them."""
     settings.PUBLIC_URL = "https://workflows.example.com"
     make_toolset("finance-and-accounting-monthly", token_budget=10)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_source
 
@@ -13,7 +12,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("back", range(1, 5))
-def test_the_back_button_leads_to_the_login(window: Window, back: int) -> None:
+def test_the_back_button_leads_to_the_login(window, back):
     source = make_source("secret-engine")
     for path in ("/admin/nowhere/", "/admin/password_change/", "/admin/catalogue/source/"):
         window.open(path)

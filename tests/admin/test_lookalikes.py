@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
-from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,9 +55,7 @@ def trusting(engine: Engine) -> Source:
 
 
 @pytest.mark.parametrize("told", IMITATIONS, ids=str)
-def test_what_looks_like_another_tool_is_hidden_and_flagged(
-    engine: Engine, trusting: Source, admin_client: Client, told: dict[str, str]
-) -> None:
+def test_what_looks_like_another_tool_is_hidden_and_flagged(engine, trusting, admin_client, told):
     """A5.2, B8: where a source's new workflows are exposed without anybody's look at them."""
     engine.workflows = [definition(1, **told), definition(2)]
     run = refresh_source(trusting)
@@ -74,9 +71,7 @@ def test_what_looks_like_another_tool_is_hidden_and_flagged(
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_a_name_of_its_own_and_the_very_same_name_are_no_imitation(
-    engine: Engine, trusting: Source, name: str
-) -> None:
+def test_a_name_of_its_own_and_the_very_same_name_are_no_imitation(engine, trusting, name):
     """B8: two stages of one engine offer the same; the tools' names tell them apart."""
     engine.workflows = [definition(1, name=name)]
     run = refresh_source(trusting)
@@ -84,9 +79,7 @@ def test_a_name_of_its_own_and_the_very_same_name_are_no_imitation(
     assert Workflow.objects.get(source=trusting).enabled
 
 
-def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(
-    engine: Engine, trusting: Source
-) -> None:
+def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(engine, trusting):
     """A5.2: and one that was honest at first is hidden when it begins to imitate."""
     engine.workflows = [definition(1, name="clearcache"), definition(2)]
     refresh_source(trusting)
@@ -105,9 +98,7 @@ def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(
     assert {workflow.resembles for workflow in workflows.all()} == {""}
 
 
-def test_a_source_that_follows_again_serves_at_once_what_imitates_nothing_new(
-    engine: Engine, trusting: Source
-) -> None:
+def test_a_source_that_follows_again_serves_at_once_what_imitates_nothing_new(engine, trusting):
     """A4.3, A5.2: a curator has seen what looked alike before; what begins to is for the next listing."""
     Source.objects.update(change_policy=Source.ChangePolicy.HOLD)
     engine.workflows = [definition(1, name="clearcache"), definition(2, name="clear-cache"), definition(3)]
@@ -128,7 +119,7 @@ def test_a_source_that_follows_again_serves_at_once_what_imitates_nothing_new(
     assert Workflow.objects.get(source=trusting, enabled=False).upstream_id == "wf-3"
 
 
-def test_where_a_curator_enables_workflows_a_lookalike_is_only_flagged(engine: Engine) -> None:
+def test_where_a_curator_enables_workflows_a_lookalike_is_only_flagged(engine):
     """B8"""
     source = make_source("looked-at", base_url=engine.base_url, change_policy=Source.ChangePolicy.FOLLOW)
     engine.workflows = [definition(1)]
@@ -169,8 +160,8 @@ def flagged_of(source: Source) -> dict[str, str]:
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("at_once", [True, False], ids=["listed together", "listed later"])
 def test_what_passes_for_another_workflow_of_its_engine_is_hidden_and_flagged(
-    engine: Engine, trusting: Source, name: str, at_once: bool
-) -> None:
+    engine, trusting, name, at_once
+):
     """H8: and the one that was there first, or is plainly written, is not."""
     genuine = [definition(1, name="billing.invoice.create"), definition(2, name="ticket.close")]
     fake = definition(3, name=name)
@@ -191,18 +182,14 @@ def test_what_passes_for_another_workflow_of_its_engine_is_hidden_and_flagged(
 
 
 @pytest.mark.parametrize("names", APART, ids=" ".join)
-def test_numbers_versions_and_other_words_of_one_engine_are_no_imitation(
-    engine: Engine, trusting: Source, names: tuple[str, str]
-) -> None:
+def test_numbers_versions_and_other_words_of_one_engine_are_no_imitation(engine, trusting, names):
     """H8, A6.4"""
     engine.workflows = [definition(number, name=name) for number, name in enumerate(names, start=1)]
     assert refresh_source(trusting).flagged == []
     assert Workflow.objects.filter(source=trusting, enabled=True).count() == 2
 
 
-def test_equal_names_and_titles_of_one_engine_are_told_apart_by_its_ids(
-    engine: Engine, trusting: Source
-) -> None:
+def test_equal_names_and_titles_of_one_engine_are_told_apart_by_its_ids(engine, trusting):
     """A6.4, H8: a thousand copies of *My workflow*, and versions that share a title."""
     engine.workflows = [
         *(definition(number, name="My workflow") for number in (1, 2, 3)),
@@ -224,9 +211,7 @@ def test_equal_names_and_titles_of_one_engine_are_told_apart_by_its_ids(
     ],
     ids=str,
 )
-def test_a_title_in_disguise_is_an_imitation_within_an_engine(
-    engine: Engine, trusting: Source, told: dict[str, str]
-) -> None:
+def test_a_title_in_disguise_is_an_imitation_within_an_engine(engine, trusting, told):
     """H8"""
     engine.workflows = [definition(1, name="create_invoice", title="Create Invoice"), definition(2, **told)]
     refresh_source(trusting)
@@ -234,9 +219,7 @@ def test_a_title_in_disguise_is_an_imitation_within_an_engine(
 
 
 @pytest.mark.parametrize("fakes_first", [True, False])
-def test_of_names_that_are_new_together_the_plain_one_is_genuine(
-    engine: Engine, trusting: Source, fakes_first: bool
-) -> None:
+def test_of_names_that_are_new_together_the_plain_one_is_genuine(engine, trusting, fakes_first):
     """H8: in whatever order an engine lists them; among equally plain ones the first."""
     fakes = ["ticket.c1ose", "ticket.cIose", "tiсket.close"]
     names = (
@@ -249,7 +232,7 @@ def test_of_names_that_are_new_together_the_plain_one_is_genuine(
     assert set(flagged_of(trusting).values()) == {"ticket.close of hostile"}
 
 
-def test_an_enabled_workflow_that_takes_the_look_of_another_is_held(engine: Engine, trusting: Source) -> None:
+def test_an_enabled_workflow_that_takes_the_look_of_another_is_held(engine, trusting):
     """H8, A5.2: and neither is hidden."""
     engine.workflows = [definition(1, name="ticket.close"), definition(2, name="ticket.open")]
     refresh_source(trusting)
@@ -259,7 +242,7 @@ def test_an_enabled_workflow_that_takes_the_look_of_another_is_held(engine: Engi
     assert Workflow.objects.filter(source=trusting, enabled=True).count() == 2
 
 
-def test_a_workflow_that_was_renamed_is_no_imitation_of_what_it_was(engine: Engine, trusting: Source) -> None:
+def test_a_workflow_that_was_renamed_is_no_imitation_of_what_it_was(engine, trusting):
     """H8: under another id, as engines do that know workflows by their names; once it is gone, a look-alike
     is none."""
     engine.workflows = [definition(1, name="ticket.close")]
@@ -275,13 +258,13 @@ def test_a_workflow_that_was_renamed_is_no_imitation_of_what_it_was(engine: Engi
     assert flagged_of(trusting) == {}
 
 
-def test_the_catalogue_knows_the_names_and_titles_of_all_built_in_tools() -> None:
+def test_the_catalogue_knows_the_names_and_titles_of_all_built_in_tools():
     """B8"""
     assert {name: tool.title for name, tool in SERVED.items()} == BUILT_IN_TOOLS
 
 
 @given(st.text(alphabet=string.ascii_letters, min_size=1), st.sampled_from(["", "_", " - ", "\u200d"]))
-def test_case_separators_and_accents_change_no_looks(text: str, separator: str) -> None:
+def test_case_separators_and_accents_change_no_looks(text, separator):
     """B8: of whatever letters."""
     written = separator.join(text)
     assert looks_of(written.swapcase()) & looks_of(text)

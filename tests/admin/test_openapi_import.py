@@ -46,7 +46,7 @@ def confirm(client: Client, page: Any) -> Any:
     return client.post(url(), {"sealed": html.unescape(found[1]) if found else ""})
 
 
-def test_a_curator_reads_what_was_left_out_on_the_page_of_the_workflow(admin_client: Client) -> None:
+def test_a_curator_reads_what_was_left_out_on_the_page_of_the_workflow(admin_client):
     """C1.4, B4: also long after the import."""
     confirm(admin_client, upload(admin_client))
     workflow = Workflow.objects.get()
@@ -55,7 +55,7 @@ def test_a_curator_reads_what_was_left_out_on_the_page_of_the_workflow(admin_cli
     assert f"Left out or read differently {note}" in page and 'unsupported style "label"' in note
 
 
-def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None:
+def test_a_document_is_looked_at_and_then_imported(admin_client):
     """C1.4, B4: nothing is written before; what is refused or left out is told."""
     page = text_of(upload(admin_client))
     assert f"api.example.com , which is new, at {BASE}, authentication none: 1 added, 1 refused." in page
@@ -77,7 +77,7 @@ def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None
     assert url() in admin_client.get(list_url(Source)).content.decode()
 
 
-def test_what_is_imported_is_what_was_chosen(admin_client: Client) -> None:
+def test_what_is_imported_is_what_was_chosen(admin_client):
     """C1.4: though the second form says none of it."""
     chosen = {"source": "shop", "only": "list*\n\nGET /x", "tags": "orders", "expose": "on", "base_url": BASE}
     confirm(admin_client, upload(admin_client, **chosen))
@@ -92,7 +92,7 @@ def test_what_is_imported_is_what_was_chosen(admin_client: Client) -> None:
         (document({"/upload": ORDERS["paths"]["/upload"]}), "1 refused"),
     ],
 )
-def test_a_document_without_a_tool_cannot_be_imported(admin_client: Client, raw: Any, sentence: str) -> None:
+def test_a_document_without_a_tool_cannot_be_imported(admin_client, raw, sentence):
     """B4: the page says why, and has no button for it."""
     page = upload(admin_client, raw)
     assert page.status_code == 200 and 'name="sealed"' not in page.content.decode()
@@ -103,7 +103,7 @@ CHOSEN = {"source": "shop", "base_url": BASE, "only": "list*\nGET /x", "tags": "
 CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 
-def test_a_form_that_is_refused_keeps_what_was_typed(admin_client: Client) -> None:
+def test_a_form_that_is_refused_keeps_what_was_typed(admin_client):
     """C1.4, B8: what is wrong stands beside its field, and the file has to be chosen again."""
     refused = upload(admin_client, {"swagger": "1.2"}, **CHOSEN)
     kept = {name: str(value) for name, value in shown_in(refused).items() if name in CHOSEN}
@@ -120,7 +120,7 @@ def test_a_form_that_is_refused_keeps_what_was_typed(admin_client: Client) -> No
     assert errors_in(without) == {"file": "Choose a file."} and shown_in(without)["only"] == CHOSEN["only"]
 
 
-def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client: Client) -> None:
+def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client):
     """C1.4, B8: where something was changed since its plan was shown."""
     page = upload(admin_client, **CHOSEN)
     make_source("shop")
@@ -132,7 +132,7 @@ def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_c
     assert not Workflow.objects.exists()
 
 
-def test_keys_that_are_required_together_are_entered_on_the_sources_page(admin_client: Client) -> None:
+def test_keys_that_are_required_together_are_entered_on_the_sources_page(admin_client):
     """C1.4: the import names what is missing; a value is replaced without the others."""
     schemes = {name: {"type": "apiKey", "in": "header", "name": name} for name in ("DD-API", "DD-APP")}
     together = {"components": {"securitySchemes": schemes}, "security": [{name: [] for name in schemes}]}
@@ -153,7 +153,7 @@ def test_keys_that_are_required_together_are_entered_on_the_sources_page(admin_c
     assert "sent in DD-APP already" in text_of(refused)
 
 
-def test_a_second_import_names_the_tools_that_it_changes(admin_client: Client) -> None:
+def test_a_second_import_names_the_tools_that_it_changes(admin_client):
     """C1.4: among hundreds that stay as they are, and by the names that curators gave them."""
     names = ["kept", "reworded", "renamed", "gone"]
     before = {f"/{name}": {"get": {"operationId": name, "summary": name}} for name in names}
@@ -176,7 +176,7 @@ def test_a_second_import_names_the_tools_that_it_changes(admin_client: Client) -
 
 
 @pytest.mark.parametrize("change", ["address", "authentication", "name", "tools", "a new source"])
-def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(admin_client: Client, change: str) -> None:
+def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(admin_client, change):
     """C1.4, B6: what was changed since is not imported over."""
     if change != "a new source":
         confirm(admin_client, upload(admin_client, source="shop"))
@@ -200,9 +200,7 @@ def test_a_plan_is_carried_out_as_it_was_shown_or_not_at_all(admin_client: Clien
     assert shown_in(refused)["source"] == "shop" and list(Workflow.objects.values()) == before
 
 
-def test_confirming_stores_the_plan_and_reads_no_document_again(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_confirming_stores_the_plan_and_reads_no_document_again(admin_client, monkeypatch):
     """C1.4: another version of the product may read a document otherwise than the plan shows it."""
     page = upload(admin_client, expose="on")
     monkeypatch.setattr("catalogue.imports.openapi.Document.read", None)
@@ -210,7 +208,7 @@ def test_confirming_stores_the_plan_and_reads_no_document_again(
     assert Workflow.objects.get().name == "listOrders" and Workflow.objects.get().enabled
 
 
-def test_a_plan_of_large_schemas_fits_into_a_request(admin_client: Client) -> None:
+def test_a_plan_of_large_schemas_fits_into_a_request(admin_client):
     """C1.4: each tool has the schemas that it uses, and the document has them once."""
     fields = {
         f"f{number}": {"type": "string", "description": f"{number * 7919} " * 20} for number in range(400)

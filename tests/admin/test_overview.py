@@ -32,7 +32,6 @@ from executions.models import Approval, CachedResult, CacheUse, Execution
 from executions.starting import create_execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.executions.caching import cache_for, finish_run
 from tests.executions.steps import request_for
@@ -48,7 +47,7 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db
 
 
-def test_a_login_without_a_destination_leads_to_the_first_page(client: Client) -> None:
+def test_a_login_without_a_destination_leads_to_the_first_page(client):
     """B8."""
     User.objects.create_superuser("ada", password="a-long-enough-password")
     answer = client.post("/admin/login/", {"username": "ada", "password": "a-long-enough-password"})
@@ -56,7 +55,7 @@ def test_a_login_without_a_destination_leads_to_the_first_page(client: Client) -
 
 
 @pytest.mark.databases("executions.dashboard", "orchestration.admin")
-def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Client) -> None:
+def test_the_first_page_counts_sources_workflows_and_executions(admin_client):
     """B9: what fails, what agents see, what ran lately."""
     source = make_source("good", health_state="ok")
     make_source("bad", health_state="failing", health_message="401 Unauthorized")
@@ -73,9 +72,7 @@ def test_the_first_page_counts_sources_workflows_and_executions(admin_client: Cl
 
 
 @pytest.mark.databases("executions.dashboard", "orchestration.admin")
-def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirmed(
-    admin_client: Client,
-) -> None:
+def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirmed(admin_client):
     """B7, B9: and each card leads to the executions that it counts."""
     workflow = make_workflow()
     make_execution(workflow, state="running")
@@ -95,9 +92,7 @@ def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirm
     assert list(admin_client.get(url).context["cl"].result_list) == [unconfirmed]
 
 
-def test_the_first_page_counts_calls_that_wait_for_approval_and_leads_to_them(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_the_first_page_counts_calls_that_wait_for_approval_and_leads_to_them(admin_client, staff_with):
     override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
     for amount in (1, 2):
         create_execution(request_for("pay", {"amount": amount}))
@@ -111,7 +106,7 @@ def test_the_first_page_counts_calls_that_wait_for_approval_and_leads_to_them(
     assert "waiting for approval" not in text_of(staff_with("view_source").get("/admin/"))
 
 
-def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: StaffWith) -> None:
+def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with):
     """B8."""
     make_execution()
     shown = text_of(staff_with("view_source").get("/admin/"))
@@ -121,7 +116,7 @@ def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: Sta
     assert "Workflows that agents see" not in shown
 
 
-def test_nobody_gets_in_without_a_login(client: Client) -> None:
+def test_nobody_gets_in_without_a_login(client):
     """B8: neither to pages nor to buttons."""
     source = make_source()
     for url in ("/admin/", list_url(Source), page_url(source)):
@@ -130,7 +125,7 @@ def test_nobody_gets_in_without_a_login(client: Client) -> None:
     assert not DiscoveryRun.objects.exists()
 
 
-def test_people_and_groups_are_managed_in_the_same_place(admin_client: Client) -> None:
+def test_people_and_groups_are_managed_in_the_same_place(admin_client):
     """B8: accounts keep Django's forms in the look of the other pages."""
     group = Group.objects.create(name="curators")
     user = User.objects.get()
@@ -139,9 +134,7 @@ def test_people_and_groups_are_managed_in_the_same_place(admin_client: Client) -
     assert [admin_client.get(url).status_code for url in urls] == [200] * len(urls)
 
 
-def test_the_search_over_everything_finds_what_one_may_see(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_the_search_over_everything_finds_what_one_may_see(admin_client, staff_with):
     """B8: workflows, sources and toolsets besides the pages; and that there is nothing is told, too."""
     workflow = make_workflow(make_source("orders-engine"), name="collect_orders", title_override="Collect")
     make_toolset("orders-only")
@@ -162,9 +155,7 @@ def test_the_search_over_everything_finds_what_one_may_see(
     assert 'id="command-results-list"' in nothing.content.decode()
 
 
-def test_pages_that_are_refused_or_missing_look_like_the_others(
-    admin_client: Client, staff_with: StaffWith, client: Client
-) -> None:
+def test_pages_that_are_refused_or_missing_look_like_the_others(admin_client, staff_with, client):
     """B8: with the way back, and the reason where there is one."""
     missing = admin_client.get("/admin/catalogue/nowhere/")
     assert missing.status_code == 404
@@ -180,9 +171,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 
 
 @pytest.mark.parametrize(("method", "is_safe"), [("get", True), ("post", False)])
-def test_without_the_database_a_page_is_503_and_says_what_to_do(
-    admin_client: Client, method: str, is_safe: bool
-) -> None:
+def test_without_the_database_a_page_is_503_and_says_what_to_do(admin_client, method, is_safe):
     """B8: not as a bug, and without another query."""
 
     def locked(*_: Any) -> None:
@@ -200,7 +189,7 @@ def test_without_the_database_a_page_is_503_and_says_what_to_do(
     assert "is unavailable at present" in program.json()["detail"], "the session is read before REST is asked"
 
 
-def test_an_internal_error_is_a_page_that_says_where_to_look(admin_client: Client) -> None:
+def test_an_internal_error_is_a_page_that_says_where_to_look(admin_client):
     """B8."""
 
     def broken(*_: Any) -> None:
@@ -213,7 +202,7 @@ def test_an_internal_error_is_a_page_that_says_where_to_look(admin_client: Clien
     assert "The server's log has the details." in text_of(answer) and "a bug" not in text_of(answer)
 
 
-def test_browsers_get_the_products_symbol(client: Client) -> None:
+def test_browsers_get_the_products_symbol(client):
     """B8."""
     symbol = client.get("/favicon.ico", follow=True)
     assert (symbol.status_code, symbol["content-type"]) == (200, "image/svg+xml")
@@ -240,9 +229,7 @@ LISTS: list[tuple[type[models.Model], Maker]] = [
 @pytest.mark.parametrize(("model", "make"), LISTS, ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.databases("catalogue.admin.base")
 @pytest.mark.usefixtures("catalogue_lasts")
-def test_a_list_costs_the_same_number_of_queries_for_5_and_for_20_rows(
-    admin_client: Client, model: type[models.Model], make: Maker
-) -> None:
+def test_a_list_costs_the_same_number_of_queries_for_5_and_for_20_rows(admin_client, model, make):
     """A4.2, B9: lists stay fast as the catalogue grows."""
     for number in range(5):
         make(number)
@@ -253,7 +240,7 @@ def test_a_list_costs_the_same_number_of_queries_for_5_and_for_20_rows(
 
 
 @pytest.mark.usefixtures("catalogue_lasts")
-def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_20_rows(admin_client: Client) -> None:
+def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_20_rows(admin_client):
     """B9."""
     pay = override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
     for number in range(5):
@@ -272,7 +259,7 @@ def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_20_rows(a
     "mcp_bridge.admin.toolsets",
     "executions.admin.policies",
 )
-def test_lists_are_searched_in_any_case_of_letters(admin_client: Client) -> None:
+def test_lists_are_searched_in_any_case_of_letters(admin_client):
     """B8"""
     wanted = [
         make_source("Billing"),
@@ -296,16 +283,14 @@ def test_lists_are_searched_in_any_case_of_letters(admin_client: Client) -> None
 @pytest.mark.parametrize("model", [Source, Workflow, Toolset, Execution, Entry, HistoryEntry, AccessToken])
 @pytest.mark.parametrize("text", ["w " * 5_000, "w" * 50_001])
 @pytest.mark.databases("catalogue.long_lists")
-def test_a_text_that_is_too_long_to_search_for_is_refused(
-    admin_client: Client, model: type[models.Model], text: str
-) -> None:
+def test_a_text_that_is_too_long_to_search_for_is_refused(admin_client, model, text):
     """It took seconds, and then the page said that the database was away."""
     page = admin_client.get(list_url(model), {"q": text})
     assert page.status_code == 200 and not page.context["cl"].result_list
     assert re.search(r"Search for at most [0-9,]+ (words|characters)\. Nothing was searched\.", text_of(page))
 
 
-def test_other_searches_of_the_admin_have_the_same_limit(admin_client: Client) -> None:
+def test_other_searches_of_the_admin_have_the_same_limit(admin_client):
     make_workflow(name="w", tags=["w"])
     refused = admin_client.get(list_url(Workflow), {"tag": "w" * 50_001}, follow=True)
     assert refused.status_code == 200 and "cannot be filtered by tag=www" in text_of(refused)
@@ -318,7 +303,7 @@ def test_other_searches_of_the_admin_have_the_same_limit(admin_client: Client) -
 
 @pytest.mark.parametrize("model", [Source, Workflow, Toolset, DiscoveryRun, ServerFeature, AccessToken])
 @pytest.mark.databases("catalogue.admin.base")
-def test_filters_can_show_their_counts(admin_client: Client, model: type[models.Model]) -> None:
+def test_filters_can_show_their_counts(admin_client, model):
     """A4.2: how many of each kind there are."""
     make_discovery_run(make_workflow().source)
     assert admin_client.get(list_url(model), {"_facets": "True"}).status_code == 200
@@ -327,7 +312,7 @@ def test_filters_can_show_their_counts(admin_client: Client, model: type[models.
 @pytest.mark.parametrize(
     "page", ["/admin/", "{list}", "{source}", "{toolsets}", "{toolset}", "{workflow}", "{tokens}", "{token}"]
 )
-def test_no_page_shows_markup_as_text(admin_client: Client, page: str) -> None:
+def test_no_page_shows_markup_as_text(admin_client, page):
     """B8: what is ours to render is rendered, once."""
     source = make_source(health_state="failing", failing_since="2026-01-01T00:00Z")
     workflow = make_workflow(source)
@@ -361,11 +346,11 @@ def _queries(client: Client, url: str) -> int:
     return len(queries)
 
 
-def test_people_without_permissions_are_told_whom_to_ask(staff_with: StaffWith) -> None:
+def test_people_without_permissions_are_told_whom_to_ask(staff_with):
     """B8: an empty page says nothing."""
     assert "You have no permissions yet; ask an administrator." in text_of(staff_with().get("/admin/"))
 
 
-def test_people_who_may_see_something_are_not_told_that_they_may_not(staff_with: StaffWith) -> None:
+def test_people_who_may_see_something_are_not_told_that_they_may_not(staff_with):
     """B8: also where it has no number on the first page."""
     assert "You have no permissions yet" not in text_of(staff_with("view_toolset").get("/admin/"))

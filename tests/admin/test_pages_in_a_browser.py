@@ -106,9 +106,7 @@ def _parts_of(name: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("names", in_parts(pages(), 5))
-def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
-    window: Window, axe: str, names: list[str], subtests: pytest.Subtests
-) -> None:
+def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(window, axe, names, subtests):
     """B8: no script fails, nothing is missing, nothing overflows, every control has a name."""
     make_everything(User.objects.get())
     make_http_tool()
@@ -152,7 +150,7 @@ return !(there && (there === one || one.contains(there)));
 """
 
 
-def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window: Window) -> None:
+def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window):
     """B8: the bar stays below the form while that is scrolled."""
     workflow = make_workflow()
     window.browser.resize(1280, 700)
@@ -166,7 +164,7 @@ def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window: Win
     assert not hidden
 
 
-def test_a_refused_form_leads_the_keyboard_to_each_field_that_is_wrong(window: Window) -> None:
+def test_a_refused_form_leads_the_keyboard_to_each_field_that_is_wrong(window):
     """B8: forms are several screens long, and the page began above the first of them."""
     workflow = make_workflow()
     window.browser.resize(1280, 700)
@@ -182,7 +180,7 @@ def test_a_refused_form_leads_the_keyboard_to_each_field_that_is_wrong(window: W
     assert window.run("return document.activeElement.getBoundingClientRect().top < innerHeight")
 
 
-def test_the_badge_of_a_harmless_change_stands_beside_its_words(window: Window) -> None:
+def test_the_badge_of_a_harmless_change_stands_beside_its_words(window):
     """A5.2."""
     make_everything(User.objects.get())
     window.open(page_url(Review.objects.get(kind="changed", kept_at=None)))

@@ -15,7 +15,6 @@ from catalogue.reconciliation import layer_of
 from executions.approvals import content_of
 from executions.models import Approval, ExecutionEvent
 from mcp_bridge.tokens import create_token
-from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_discovery_run, make_event, make_execution, make_source, make_workflow
 from tests.processes import ROOT
@@ -93,7 +92,7 @@ def make_day() -> dict[str, tuple[str, int]]:
     }
 
 
-def test_the_pictures_of_the_documentation_can_be_taken(window: Window) -> None:
+def test_the_pictures_of_the_documentation_can_be_taken(window):
     window.browser.devtools("Emulation.setScrollbarsHidden", hidden=True)
     for name, (address, height) in make_day().items():
         window.browser.resize(1280, height)

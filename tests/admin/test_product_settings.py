@@ -7,7 +7,6 @@ from django.test import Client
 from django.urls import reverse
 
 from catalogue.models import HistoryEntry, ProductSettings
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +20,7 @@ def save(client: Client, **fields: str) -> Any:
     return client.post(page(), fields, follow=True)
 
 
-def test_the_page_says_what_holds_and_where_it_comes_from(admin_client: Client) -> None:
+def test_the_page_says_what_holds_and_where_it_comes_from(admin_client):
     """A4.4"""
     listed = admin_client.get(reverse("admin:catalogue_productsettings_changelist"), follow=True)
     assert listed.redirect_chain[0][0] == page()
@@ -38,9 +37,7 @@ def test_the_page_says_what_holds_and_where_it_comes_from(admin_client: Client) 
     assert "Changed here; empty: 300, from the defaults" in shown
 
 
-def test_a_change_takes_effect_and_the_history_says_from_what_to_what(
-    admin_client: Client, settings: Any
-) -> None:
+def test_a_change_takes_effect_and_the_history_says_from_what_to_what(admin_client, settings):
     """A4.4"""
     save(admin_client, discovery_enabled="false", max_concurrent_executions="10")
 
@@ -56,13 +53,13 @@ def test_a_change_takes_effect_and_the_history_says_from_what_to_what(
     assert HistoryEntry.objects.filter(model="catalogue.productsettings").count() == 2
 
 
-def test_its_address_opens_before_anything_was_changed(admin_client: Client) -> None:
+def test_its_address_opens_before_anything_was_changed(admin_client):
     """A4.4: a bookmark of another installation's page, for instance."""
     assert not ProductSettings.objects.exists()
     assert admin_client.get(page()).status_code == 200
 
 
-def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settings: Any) -> None:
+def test_what_is_out_of_bounds_is_said_at_its_field(admin_client, settings):
     """A4.4, B4"""
     shown = text_of(save(admin_client, execution_timeout="0", retry_attempts="11", inline_wait="3"))
 
@@ -70,7 +67,7 @@ def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settin
     assert settings.CATALOGUE.inline_wait == 50
 
 
-def test_large_numbers_are_shown_to_the_last_digit(admin_client: Client, staff_with: StaffWith) -> None:
+def test_large_numbers_are_shown_to_the_last_digit(admin_client, staff_with):
     """A4.4: what the page says of a value is that value."""
     save(admin_client, max_concurrent_executions="1000000")
     assert ": 1,000,000 Maximum number of concurrent runs" in text_of(

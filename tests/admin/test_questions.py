@@ -1,12 +1,9 @@
 """Actions on many rows of a list, which agents notice, ask first."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import models
-from django.test import Client
 from django.utils import timezone
 from oauth2_provider.models import Application
 
@@ -96,13 +93,8 @@ ENABLED, DISABLED = {"enabled": True}, {"enabled": False}
     ],
 )
 def test_an_action_on_many_rows_is_done_only_after_the_page_said_how_many(
-    admin_client: Client,
-    make: Callable[[], None],
-    model: type[models.Model],
-    action: str,
-    asked: str,
-    remain: dict[str, Any],
-) -> None:
+    admin_client, make, model, action, asked, remain
+):
     make()
     rows = model._default_manager
 

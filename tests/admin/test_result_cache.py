@@ -8,7 +8,6 @@ from django.test.utils import CaptureQueriesContext
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution
 from executions.starting import create_execution
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_at, list_url, page_url, press, run_action, text_of, told
 from tests.executions.caching import cache_for, cached_outputs, finish_run
 from tests.executions.steps import request_for
@@ -37,7 +36,7 @@ def policy_page(client: Client) -> str:
 # The policy
 
 
-def test_the_page_tells_how_the_cache_does(admin_client: Client, report: Workflow) -> None:
+def test_the_page_tells_how_the_cache_does(admin_client, report):
     """E9: hits, misses, bytes and evictions."""
     shown = text_of(admin_client.get(policy_page(admin_client)))
     for fact in ("Results 1", "Size 4.9 KB of 100.0 MB", "Hits 1", "Misses 1", "Hit rate 50 %", "Evicted 0"):
@@ -46,9 +45,7 @@ def test_the_page_tells_how_the_cache_does(admin_client: Client, report: Workflo
 
 
 @pytest.mark.databases("executions.admin.policies")
-def test_an_administrator_changes_what_holds_while_the_product_runs(
-    admin_client: Client, report: Workflow
-) -> None:
+def test_an_administrator_changes_what_holds_while_the_product_runs(admin_client, report):
     """E4: a lower limit evicts at once."""
     page = policy_page(admin_client)
     values = form_at(admin_client, page)
@@ -62,7 +59,7 @@ def test_an_administrator_changes_what_holds_while_the_product_runs(
     assert not CachePolicy.objects.get().enabled
 
 
-def test_a_limit_that_makes_no_sense_is_refused(admin_client: Client) -> None:
+def test_a_limit_that_makes_no_sense_is_refused(admin_client):
     page = policy_page(admin_client)
     values = form_at(admin_client, page)
     answer = admin_client.post(page, values | {"max_bytes": 1, "cleanup_seconds": 0})
@@ -70,7 +67,7 @@ def test_a_limit_that_makes_no_sense_is_refused(admin_client: Client) -> None:
     assert CachePolicy.objects.get().max_bytes == 100 * 1024 * 1024
 
 
-def test_everything_is_cleared_by_a_button(admin_client: Client, report: Workflow) -> None:
+def test_everything_is_cleared_by_a_button(admin_client, report):
     """E4."""
     policy_page(admin_client)
     answer = press(admin_client, CachePolicy.objects.get(), "clear_all")
@@ -81,14 +78,14 @@ def test_everything_is_cleared_by_a_button(admin_client: Client, report: Workflo
 
 
 @pytest.mark.databases("executions.admin.policies")
-def test_a_line_for_each_workflow_with_its_figures(admin_client: Client, report: Workflow) -> None:
+def test_a_line_for_each_workflow_with_its_figures(admin_client, report):
     """E9."""
     shown = text_of(admin_client.get(list_url(CacheUse)))
     assert "report 600 s 1 4.9 KB 1 1 50 % 0 0 -" in shown
 
 
 @pytest.mark.databases("executions.admin.policies")
-def test_the_results_of_chosen_workflows_are_cleared(admin_client: Client, report: Workflow) -> None:
+def test_the_results_of_chosen_workflows_are_cleared(admin_client, report):
     """E4."""
     other = make_workflow(cache_seconds=60)
     finish_run(other, output=2)
@@ -97,7 +94,7 @@ def test_the_results_of_chosen_workflows_are_cleared(admin_client: Client, repor
     assert CacheUse.objects.get(pk=report.pk).clearings == 1
 
 
-def test_the_list_of_results_shows_no_output(admin_client: Client, report: Workflow) -> None:
+def test_the_list_of_results_shows_no_output(admin_client, report):
     """E6: that is on the page of the execution, for those who may look at it."""
     page = admin_client.get(list_url(CachedResult))
     shown = text_of(page)
@@ -105,7 +102,7 @@ def test_the_list_of_results_shows_no_output(admin_client: Client, report: Workf
     assert "xxx" not in page.content.decode() and "secret" not in shown
 
 
-def test_the_lists_cost_the_same_however_long_they_are(admin_client: Client, report: Workflow) -> None:
+def test_the_lists_cost_the_same_however_long_they_are(admin_client, report):
     def queries(model: type[CachedResult] | type[CacheUse]) -> int:
         with CaptureQueriesContext(connection) as captured:
             admin_client.get(list_url(model))
@@ -118,7 +115,7 @@ def test_the_lists_cost_the_same_however_long_they_are(admin_client: Client, rep
 
 
 @pytest.mark.databases("executions.admin.policies")
-def test_chosen_results_are_forgotten(admin_client: Client, report: Workflow) -> None:
+def test_chosen_results_are_forgotten(admin_client, report):
     """E4: and no longer counted as there."""
     finish_run(report, digest="more", output=2)
     first = CachedResult.objects.get(hits=1)
@@ -131,7 +128,7 @@ def test_chosen_results_are_forgotten(admin_client: Client, report: Workflow) ->
 # Who may
 
 
-def test_who_may_not_look_sees_nothing(staff_with: StaffWith, report: Workflow) -> None:
+def test_who_may_not_look_sees_nothing(staff_with, report):
     client = staff_with("view_workflow")
     for model in (CachePolicy, CacheUse, CachedResult):
         assert client.get(list_url(model)).status_code == 403
@@ -141,16 +138,14 @@ def test_who_may_not_look_sees_nothing(staff_with: StaffWith, report: Workflow) 
 # On other pages
 
 
-def test_the_page_of_a_workflow_tells_how_its_results_are_used(
-    admin_client: Client, report: Workflow
-) -> None:
+def test_the_page_of_a_workflow_tells_how_its_results_are_used(admin_client, report):
     """E9."""
     shown = text_of(admin_client.get(page_url(report)))
     assert "Cached results 1 (4.9 KB, 1 hit, 1 miss, 50 % hit rate)" in shown
     assert "Cached results" not in text_of(admin_client.get(page_url(make_workflow())))
 
 
-def test_executions_show_which_were_answered_from_the_cache(admin_client: Client, report: Workflow) -> None:
+def test_executions_show_which_were_answered_from_the_cache(admin_client, report):
     """A8.2: in the list, by a filter, and on the page, which leads to the run."""
     hit, run = Execution.objects.exclude(cached_at=None).get(), Execution.objects.get(cached_at=None)
     assert "completed cached" in text_of(admin_client.get(list_url(Execution)))
@@ -162,11 +157,11 @@ def test_executions_show_which_were_answered_from_the_cache(admin_client: Client
     assert "From the result cache" not in text_of(admin_client.get(page_url(run)))
 
 
-def test_the_sidebar_leads_there(admin_client: Client) -> None:
+def test_the_sidebar_leads_there(admin_client):
     assert list_url(CachePolicy) in admin_client.get("/admin/").content.decode()
 
 
-def test_the_number_of_workflows_leads_to_those_workflows(admin_client: Client, report: Workflow) -> None:
+def test_the_number_of_workflows_leads_to_those_workflows(admin_client, report):
     """E9: also to one whose results were never asked for."""
     never_called = cache_for(make_workflow(name="never_called"))
     make_workflow(name="not_cached")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, 
 from catalogue.models.history import HistoryIsKept
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import answer_question, form_at, list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator, staff_session
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
@@ -36,9 +34,6 @@ def post_form(client: Client, obj: Any, changes: dict[str, Any]) -> None:
     given = form_at(client, page_url(obj)) | changes
     response = client.post(page_url(obj), given)
     assert response.status_code == 302, text_of(response)
-
-
-NO_RULES = {"rules-TOTAL_FORMS": 0, "rules-INITIAL_FORMS": 0}
 
 
 def rename_by_form(client: Client) -> Any:
@@ -155,9 +150,7 @@ CHANGES: dict[Callable[[Client], Any], dict[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
-def test_each_change_is_kept_with_its_values_and_can_be_reverted(
-    admin_client: Client, change: Callable[[Client], Any]
-) -> None:
+def test_each_change_is_kept_with_its_values_and_can_be_reverted(admin_client, change):
     """B8: whatever the door; the way back is a change of its own, which can be reverted again."""
     obj = change(admin_client)
     entry, before = latest(obj), Revision.current()
@@ -172,7 +165,7 @@ def test_each_change_is_kept_with_its_values_and_can_be_reverted(
     assert "has its previous values again" in told(press(admin_client, back, "revert"))
 
 
-def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(admin_client: Client) -> None:
+def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(admin_client):
     """A4.3, B8."""
     workflow = rename_by_form(admin_client)
     assert latest(workflow).revision == Revision.current()
@@ -181,7 +174,7 @@ def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(adm
     assert list(shown) == ["report"] and shown["report"].former_tool_names == ["monthly"]
 
 
-def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_client: Client) -> None:
+def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_client):
     """B8: nor where the object is gone, was added or deleted, or where it would not be valid any more."""
     workflow = rename_by_form(admin_client)
     entry = latest(workflow)
@@ -196,7 +189,7 @@ def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_clien
     assert HistoryEntry.of(workflow).count() == 2
 
 
-def test_a_setting_is_reverted_although_another_has_changed_since(admin_client: Client) -> None:
+def test_a_setting_is_reverted_although_another_has_changed_since(admin_client):
     """B8: all settings are in one row."""
     row = change_setting_by_rest(admin_client)
     entry = latest(row)
@@ -208,7 +201,7 @@ def test_a_setting_is_reverted_although_another_has_changed_since(admin_client: 
     assert "discovery_interval is now empty and no longer 77" in told(press(admin_client, entry, "revert"))
 
 
-def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> None:
+def test_what_was_done_to_many_is_reverted_together(admin_client):
     """B8: several changes of one object in turn, and what cannot be is told with its reason."""
     workflows = make_workflows(3)
     run_action(admin_client, "disable_selected", *workflows)
@@ -225,7 +218,7 @@ def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> Non
     assert Workflow.objects.filter(enabled=True).count() == 3
 
 
-def test_secrets_are_never_kept(admin_client: Client) -> None:
+def test_secrets_are_never_kept(admin_client):
     """B9: only that they changed; the same ones encrypted anew are no change."""
     source = make_source("orders", api_key="first-secret")
     client = administrator()
@@ -242,7 +235,7 @@ def test_secrets_are_never_kept(admin_client: Client) -> None:
     assert not any("second-secret" in str(entry.changes) for entry in HistoryEntry.objects.all())
 
 
-def test_a_revoked_token_stays_revoked(admin_client: Client) -> None:
+def test_a_revoked_token_stays_revoked(admin_client):
     """B8."""
     token, _ = create_token(name="agent")
     press(admin_client, token, "revoke")
@@ -251,7 +244,7 @@ def test_a_revoked_token_stays_revoked(admin_client: Client) -> None:
     assert AccessToken.objects.get().revoked_at
 
 
-def test_what_was_added_is_told_with_its_values(admin_client: Client) -> None:
+def test_what_was_added_is_told_with_its_values(admin_client):
     """B8: what is empty is left out."""
     make_workflow(name="report")
     body = {"slug": "finance", "picked": ["report"]}
@@ -262,7 +255,7 @@ def test_what_was_added_is_told_with_its_values(admin_client: Client) -> None:
     assert "finance was deleted again" in told(press(admin_client, entry, "revert"))
 
 
-def test_the_history_is_only_added_to(admin_client: Client) -> None:
+def test_the_history_is_only_added_to(admin_client):
     """B8: by no door, and by no code."""
     disable_in_bulk(admin_client)
     entry = HistoryEntry.objects.get()
@@ -277,7 +270,7 @@ def test_the_history_is_only_added_to(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("catalogue.admin.history")
-def test_the_whole_history_is_searched_and_filtered(admin_client: Client) -> None:
+def test_the_whole_history_is_searched_and_filtered(admin_client):
     """B8."""
     rename_by_form(admin_client)
     change_source_by_rest(admin_client)
@@ -293,7 +286,7 @@ def test_the_whole_history_is_searched_and_filtered(admin_client: Client) -> Non
     assert text_of(admin_client.get(page_url(HistoryEntry.objects.latest("pk")))).count("60") >= 1
 
 
-def test_an_objects_history_tells_the_values_and_leads_to_the_entries(admin_client: Client) -> None:
+def test_an_objects_history_tells_the_values_and_leads_to_the_entries(admin_client):
     """B8."""
     workflow = rename_by_form(admin_client)
     url = reverse("admin:catalogue_workflow_history", args=[workflow.pk])
@@ -302,9 +295,7 @@ def test_an_objects_history_tells_the_values_and_leads_to_the_entries(admin_clie
     assert page_url(latest(workflow)) in page.content.decode()
 
 
-def test_who_may_not_change_an_object_reverts_nothing_of_it(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_who_may_not_change_an_object_reverts_nothing_of_it(admin_client, staff_with):
     """B8: nor sees the button."""
     entry = latest(disable_in_bulk(admin_client))
     client = staff_with("view_historyentry", "view_workflow")
@@ -313,7 +304,7 @@ def test_who_may_not_change_an_object_reverts_nothing_of_it(
     assert not Workflow.objects.get().enabled
 
 
-def test_a_change_of_many_costs_as_many_queries_as_one_of_few() -> None:
+def test_a_change_of_many_costs_as_many_queries_as_one_of_few():
     """B8: with an entry for each, and its values."""
     counts = []
     for count in (2, 60):
@@ -348,7 +339,7 @@ def revert(client: Any, entry: HistoryEntry) -> Any:
 
 
 @pytest.mark.parametrize("kind", ADDITIONS)
-def test_what_was_added_goes_and_what_was_deleted_comes_back(kind: str) -> None:
+def test_what_was_added_goes_and_what_was_deleted_comes_back(kind):
     """B8: whole, under the key that its history knows, and back again; each time as a change of its own."""
     make_workflow(make_source("orders"), name="report")
     model, body = ADDITIONS[kind]
@@ -370,7 +361,7 @@ def test_what_was_added_goes_and_what_was_deleted_comes_back(kind: str) -> None:
     assert set(model.objects.values_list("pk", flat=True)) == known
 
 
-def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) -> None:
+def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client):
     toolset = make_toolset("finance", picked=[make_workflow(name="report")], rules=["pay*"])
     described = values_of(toolset)
     admin_client.post(page_url(toolset).replace("/change/", "/delete/"), {"post": "yes"})
@@ -382,7 +373,7 @@ def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) 
     )
 
 
-def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
+def test_what_cannot_be_added_or_deleted_says_why(admin_client):
     """B8, B9: secrets are not kept, what is used stays, and nobody's later work is thrown away."""
     client = administrator()
 
@@ -417,7 +408,7 @@ def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
     assert "no longer exists" in refusal(other) and rule.pk
 
 
-def test_a_token_reverts_what_rest_lets_it_change_and_a_person_what_they_may(admin_client: Client) -> None:
+def test_a_token_reverts_what_rest_lets_it_change_and_a_person_what_they_may(admin_client):
     """B8: and no less, as for the wait of another token."""
     token = change_wait_of_token(admin_client)
     assert revert(administrator(), latest(token)).status_code == 200
@@ -468,7 +459,7 @@ DECLARATIONS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("door", DECLARATIONS)
-def test_what_is_declared_anew_is_kept_with_its_values(door: str) -> None:
+def test_what_is_declared_anew_is_kept_with_its_values(door):
     """B8: of the tool what its words were, of the source that it was added."""
     client, declare = administrator(), DECLARATIONS[door]
     assert client.post(f"/api/{door}/", declare("First words."), format="json").status_code in (200, 201)
@@ -490,9 +481,7 @@ def test_what_is_declared_anew_is_kept_with_its_values(door: str) -> None:
     assert HistoryEntry.of(workflow).count() == count, "nothing changed"
 
 
-def test_an_import_of_a_configuration_is_kept_with_its_values_and_can_be_reverted(
-    tmp_path: Path,
-) -> None:
+def test_an_import_of_a_configuration_is_kept_with_its_values_and_can_be_reverted(tmp_path):
     """B8: of every kind of object, and of what it pruned."""
     make_workflow(make_source("orders"), name="report", upstream_id="wf-1")
     toolset, rule = make_toolset("finance", rules=["a*"]), make_filter("draft*", action="exclude")
@@ -522,7 +511,7 @@ workflows: {orders: {wf-1: {tool_name: monthly, title: Monthly}}}
 
 
 @pytest.mark.databases("catalogue.rest.history")
-def test_rest_lists_the_history(admin_client: Client) -> None:
+def test_rest_lists_the_history(admin_client):
     """B8: with filters, for administrators; and changes nothing of it."""
     workflow = disable_in_bulk(admin_client)
     change_source_by_rest(admin_client)

@@ -66,7 +66,7 @@ def decide(client: Client, review: Review, button: str, offer: str, **sent: str)
     return told(client.post(address, {"offer": offer, **sent}))
 
 
-def test_the_page_shows_each_difference_side_by_side(admin_client: Client, source: Source) -> None:
+def test_the_page_shows_each_difference_side_by_side(admin_client, source):
     """A5.2: and characters that nobody sees."""
     review = Review.objects.get()
     page = admin_client.get(page_url(review))
@@ -79,9 +79,7 @@ def test_the_page_shows_each_difference_side_by_side(admin_client: Client, sourc
     assert "a change of the engine, awaiting a decision" in on_workflow
 
 
-def test_the_page_says_which_settings_the_new_schema_would_break(
-    admin_client: Client, source: Source
-) -> None:
+def test_the_page_says_which_settings_the_new_schema_would_break(admin_client, source):
     """A5.2: before it is accepted, and no longer after a curator has changed them."""
     review = Review.objects.get()
     assert "no longer fit" not in text_of(admin_client.get(page_url(review)))
@@ -97,9 +95,7 @@ def test_the_page_says_which_settings_the_new_schema_would_break(
     assert "A rule for approval: /amount: " in shown and "Each call would wait for approval." in shown
 
 
-def test_a_page_that_is_out_of_date_decides_nothing(
-    admin_client: Client, engine: Engine, source: Source
-) -> None:
+def test_a_page_that_is_out_of_date_decides_nothing(admin_client, engine, source):
     """A5.2: the engine changed it once more while somebody looked."""
     review = Review.objects.get()
     change(engine, source, "Yet another.")
@@ -110,9 +106,7 @@ def test_a_page_that_is_out_of_date_decides_nothing(
     assert Review.objects.awaiting().exists() and not HistoryEntry.objects.filter(door="admin").exists()
 
 
-def test_some_of_the_differences_are_accepted_and_the_others_stay_held(
-    admin_client: Client, source: Source
-) -> None:
+def test_some_of_the_differences_are_accepted_and_the_others_stay_held(admin_client, source):
     """A5.2: the description yes, the schema no; and nothing of what was not seen."""
     review = Review.objects.get()
     page = admin_client.get(page_url(review)).content.decode()
@@ -135,9 +129,7 @@ def test_some_of_the_differences_are_accepted_and_the_others_stay_held(
     assert "Another description" not in page and 'name="field"' not in page, "what is left is one decision"
 
 
-def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
-    admin_client: Client, source: Source
-) -> None:
+def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(admin_client, source):
     review = Review.objects.get()
     assert decide(admin_client, review, "keep", review.offer_hash) == "Kept: report_1."
     assert "No results found" in text_of(admin_client.get(list_url(Review)))
@@ -151,7 +143,7 @@ def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
     assert names == {"admin"} and HistoryEntry.of(review.workflow).count() == 2
 
 
-def test_a_page_says_what_another_curator_has_decided_since(admin_client: Client, source: Source) -> None:
+def test_a_page_says_what_another_curator_has_decided_since(admin_client, source):
     """A5.2: one who turns down what agents see already must not believe that they do not."""
     review = Review.objects.get()
     colleague = curator("view_workflow", "change_workflow")
@@ -169,9 +161,7 @@ def test_a_page_says_what_another_curator_has_decided_since(admin_client: Client
 
 
 @pytest.mark.parametrize("decision", ["accept", "keep"])
-def test_a_list_says_what_another_curator_has_decided_since(
-    admin_client: Client, source: Source, decision: str
-) -> None:
+def test_a_list_says_what_another_curator_has_decided_since(admin_client, source, decision):
     """A5.2: and leaves it as they decided."""
     review = Review.objects.get()
     colleague = curator("view_workflow", "change_workflow")
@@ -195,9 +185,7 @@ LAST_READ = {
 @pytest.mark.databases("catalogue.review")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("place", ["page", "list", "command"])
-def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
-    admin_client: Client, source: Source, place: str
-) -> None:
+def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(admin_client, source, place):
     """A5.2: the colleague's decision is committed between what the request reads and its lock."""
     review, is_read, is_turned_down = Review.objects.get(), Event(), Event()
     seen = {f"offer-{review.pk}": review.offer_hash, "_selected_action": [review.pk]}
@@ -236,8 +224,8 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
 
 
 def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_shown(
-    admin_client: Client, engine: Engine, source: Source
-) -> None:
+    admin_client, engine, source
+):
     """A5.2: as in the list of changes to review, a decision names the offer that was on the page."""
     review, workflows = Review.objects.get(), Workflow.objects.order_by("pk")
     page = admin_client.get(list_url(Workflow)).content.decode()
@@ -263,9 +251,7 @@ def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_
     assert HistoryEntry.of(review.workflow).get().actor_name == "admin"
 
 
-def test_what_the_page_did_not_show_is_not_accepted_from_the_list_of_workflows(
-    admin_client: Client, source: Source
-) -> None:
+def test_what_the_page_did_not_show_is_not_accepted_from_the_list_of_workflows(admin_client, source):
     """A5.2."""
     sent = {"action": "accept_selected", "_selected_action": [Review.objects.get().pk], "post": "yes"}
     assert "did not show them: 1" in told(admin_client.post(list_url(Workflow), sent))
@@ -287,9 +273,7 @@ def multi(sent: list[tuple[str, Any]]) -> dict[str, list[Any]]:
     return {name: [value for known, value in sent if known == name] for name, _ in sent}
 
 
-def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_decides(
-    source: Source,
-) -> None:
+def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_decides(source):
     """B8"""
     review = Review.objects.get()
     viewer = curator("view_workflow")
@@ -305,7 +289,7 @@ def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_dec
     assert decide(changer, review, "accept", review.offer_hash) == "Accepted: report_1."
 
 
-def test_several_are_decided_at_once_as_they_were_shown(admin_client: Client, source: Source) -> None:
+def test_several_are_decided_at_once_as_they_were_shown(admin_client, source):
     review = Review.objects.get()
     assert "because the page did not show them: 1" in told(run_action(admin_client, "keep_selected", review))
     chosen = {"action": "keep_selected", "_selected_action": [review.pk]}
@@ -313,9 +297,7 @@ def test_several_are_decided_at_once_as_they_were_shown(admin_client: Client, so
     assert told(admin_client.post(list_url(Review), chosen | seen)).endswith(" Kept: report_1.")
 
 
-def test_a_held_listing_is_confirmed_on_its_page(
-    admin_client: Client, engine: Engine, source: Source
-) -> None:
+def test_a_held_listing_is_confirmed_on_its_page(admin_client, engine, source):
     """A1.3: and one that recovered offers nothing to confirm."""
     engine.workflows = []
     held, _ = refresh_source(source), refresh_source(source)
@@ -332,9 +314,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_command_shows_and_decides(
-    capsys: pytest.CaptureFixture[str], engine: Engine, source: Source
-) -> None:
+def test_the_command_shows_and_decides(capsys, engine, source):
     """A5.2, B8: by the offer that it showed."""
     review = Review.objects.get()
     offer = review.offer_hash[:12]
@@ -368,9 +348,7 @@ def test_the_command_shows_and_decides(
         run(capsys, "--source", "erp", "--confirm-listing")
 
 
-def test_the_list_takes_the_same_few_queries_for_any_number(
-    admin_client: Client, django_assert_max_num_queries: Any
-) -> None:
+def test_the_list_takes_the_same_few_queries_for_any_number(admin_client, django_assert_max_num_queries):
     """B8"""
     for count in (2, 30):
         for workflow in make_workflows(count):
@@ -382,9 +360,7 @@ def test_the_list_takes_the_same_few_queries_for_any_number(
             assert administrator().get("/api/reviews/?page_size=200").status_code == 200
 
 
-def test_changes_of_one_kind_are_found_and_accepted_together(
-    admin_client: Client, capsys: pytest.CaptureFixture[str], engine: Engine, source: Source
-) -> None:
+def test_changes_of_one_kind_are_found_and_accepted_together(admin_client, capsys, engine, source):
     """H1: in the list by a filter, and by the command."""
     engine.workflows = [engine.workflows[0], definition(2, tags=["new"]), definition(3, tags=["new"])]
     refresh_source(source)

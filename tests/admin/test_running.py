@@ -9,7 +9,6 @@ from django.urls import reverse
 
 from catalogue.models import Workflow
 from executions.models import Execution
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import page_url, text_of
 from tests.factories import make_source, make_workflow
 
@@ -52,7 +51,7 @@ def run(client: Client, workflow: Workflow, **typed: str) -> Any:
     return client.post(run_url(workflow), filled(client, run_url(workflow), **typed))
 
 
-def test_a_workflow_runs_with_what_is_typed_in_a_field_for_each_argument(admin_client: Client) -> None:
+def test_a_workflow_runs_with_what_is_typed_in_a_field_for_each_argument(admin_client):
     """Recorded with the admin as its door; what the catalogue sets is added."""
     workflow = make_workflow(input_schema=SCHEMA, argument_overrides={"tenant": {"constant": "acme"}})
     page = text_of(admin_client.get(run_url(workflow)))
@@ -96,7 +95,7 @@ def test_a_workflow_runs_with_what_is_typed_in_a_field_for_each_argument(admin_c
     assert text_of(admin_client.get(page_url(workflow))).count("admin by admin") == 2
 
 
-def test_what_is_wrong_is_told_beside_its_field_and_nothing_starts(admin_client: Client) -> None:
+def test_what_is_wrong_is_told_beside_its_field_and_nothing_starts(admin_client):
     """A2.5"""
     workflow = make_workflow(input_schema=SCHEMA, argument_overrides={"tenant": {"constant": "acme"}})
     form = run(admin_client, workflow, amount="0", count="x", person="{").context["form"]
@@ -109,7 +108,7 @@ def test_what_is_wrong_is_told_beside_its_field_and_nothing_starts(admin_client:
     assert not Execution.objects.exists()
 
 
-def test_arguments_can_be_written_as_json_and_go_there_and_back(admin_client: Client) -> None:
+def test_arguments_can_be_written_as_json_and_go_there_and_back(admin_client):
     """For what a schema takes and no field shows."""
     workflow = make_workflow(input_schema=SCHEMA | {"required": ["note"]})
     sent = filled(admin_client, run_url(workflow), note="a", count="3")
@@ -126,7 +125,7 @@ def test_arguments_can_be_written_as_json_and_go_there_and_back(admin_client: Cl
     assert Execution.objects.get().payload.input == {"note": "a", "count": 4, "else": None}
 
 
-def test_a_form_that_is_sent_twice_runs_once(admin_client: Client) -> None:
+def test_a_form_that_is_sent_twice_runs_once(admin_client):
     """Filled in with something else after going back, it runs again."""
     workflow = make_workflow()
     sent = filled(admin_client, run_url(workflow)) | {"mode": "json", "json": '{"a": 1}'}
@@ -136,14 +135,14 @@ def test_a_form_that_is_sent_twice_runs_once(admin_client: Client) -> None:
     assert Execution.objects.count() == 2
 
 
-def test_what_may_delete_is_run_only_by_somebody_who_says_so(admin_client: Client) -> None:
+def test_what_may_delete_is_run_only_by_somebody_who_says_so(admin_client):
     workflow = make_workflow(destructive_hint=True)
     assert "Confirm that you want to run it" in text_of(run(admin_client, workflow))
     assert not Execution.objects.exists()
     assert run(admin_client, workflow, sure="on").status_code == 302
 
 
-def test_who_may_run_and_who_may_try_what_agents_do_not_see(staff_with: StaffWith) -> None:
+def test_who_may_run_and_who_may_try_what_agents_do_not_see(staff_with):
     """B8: the right to run is one of its own; a hidden workflow is for those who could expose it."""
     hidden, shown = make_workflow(enabled=False), make_workflow()
     off = make_workflow(make_source(enabled=False))

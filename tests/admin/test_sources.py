@@ -1,14 +1,12 @@
 """Sources in the admin: connecting an engine, testing and refreshing it, and keeping its secrets."""
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.tasks import refresh_one_source
 from executions.models import State
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import (
     add_url,
     form_at,
@@ -27,7 +25,6 @@ from tests.factories import (
     make_workflow,
     make_workflows,
 )
-from tests.processes import ExampleEngine
 
 pytestmark = pytest.mark.django_db
 
@@ -76,7 +73,7 @@ def errors_of(response: object) -> dict[str, list[str]]:
 # Adding and changing
 
 
-def test_a_source_is_added_with_the_settings_that_differ_from_the_defaults(admin_client: Client) -> None:
+def test_a_source_is_added_with_the_settings_that_differ_from_the_defaults(admin_client):
     """A1.1, B4: the connector's own settings make the form; an added source is due for its first listing."""
     response = admin_client.post(add_url(Source), NEW | SETTINGS | {"setting_min_poll_seconds": "2.5"})
     assert response.status_code == 302, errors_of(response)
@@ -86,7 +83,7 @@ def test_a_source_is_added_with_the_settings_that_differ_from_the_defaults(admin
     assert Source.objects.due(timezone.now()).get() == source
 
 
-def test_an_added_source_says_where_its_workflows_are_enabled(admin_client: Client) -> None:
+def test_an_added_source_says_where_its_workflows_are_enabled(admin_client):
     """B10: hidden ones look as if none had been found; where they are exposed there is nothing to do."""
     told = text_of(admin_client.post(add_url(Source), NEW | SETTINGS, follow=True))
     assert "Its workflows will be listed within seconds. They are hidden until you enable them." in told
@@ -94,7 +91,7 @@ def test_an_added_source_says_where_its_workflows_are_enabled(admin_client: Clie
     assert "hidden until" not in text_of(admin_client.post(add_url(Source), exposed, follow=True))
 
 
-def test_the_form_explains_each_setting_of_the_kind(admin_client: Client) -> None:
+def test_the_form_explains_each_setting_of_the_kind(admin_client):
     """B10: in the connector's own words."""
     shown = text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))
     assert "Simplified workflow API (HTTP)" in shown
@@ -102,7 +99,7 @@ def test_the_form_explains_each_setting_of_the_kind(admin_client: Client) -> Non
     assert "Minimum polling interval (s)" in shown
 
 
-def test_with_several_kinds_the_kind_is_chosen_first(admin_client: Client, ledger_kind: str) -> None:
+def test_with_several_kinds_the_kind_is_chosen_first(admin_client, ledger_kind):
     """B10: each kind brings the fields of its own settings."""
     choice = admin_client.get(add_url(Source))
     assert "?kind=ledger" in choice.content.decode()
@@ -112,9 +109,7 @@ def test_with_several_kinds_the_kind_is_chosen_first(admin_client: Client, ledge
     assert "setting_base_url" not in form.fields
 
 
-def test_every_type_of_setting_has_a_field_that_keeps_its_type(
-    admin_client: Client, ledger_kind: str
-) -> None:
+def test_every_type_of_setting_has_a_field_that_keeps_its_type(admin_client, ledger_kind):
     """B4: what is stored is what pydantic will read again."""
     changed = {
         "setting_protocol": "v1",
@@ -139,7 +134,7 @@ def test_every_type_of_setting_has_a_field_that_keeps_its_type(
     }
 
 
-def test_a_connectors_help_is_text_and_no_markup(admin_client: Client, ledger_kind: str) -> None:
+def test_a_connectors_help_is_text_and_no_markup(admin_client, ledger_kind):
     """B8: another package's words are escaped."""
     page = admin_client.get(add_url(Source), {"kind": ledger_kind}).content.decode()
     assert "&lt;b&gt;https://ledger.example.com" in page
@@ -156,24 +151,20 @@ def test_a_connectors_help_is_text_and_no_markup(admin_client: Client, ledger_ki
         ({"name": "two words"}, "name", "1 to 64 letters"),
     ],
 )
-def test_an_invalid_setting_is_explained_at_its_field(
-    admin_client: Client, given: dict[str, str], field: str, message: str
-) -> None:
+def test_an_invalid_setting_is_explained_at_its_field(admin_client, given, field, message):
     """B4: all settings are validated, with clear errors; nothing is saved."""
     response = admin_client.post(add_url(Source), NEW | SETTINGS | given)
     assert message in " ".join(errors_of(response)[field])
     assert not Source.objects.exists()
 
 
-def test_an_error_about_several_settings_stands_above_the_form(
-    admin_client: Client, ledger_kind: str
-) -> None:
+def test_an_error_about_several_settings_stands_above_the_form(admin_client, ledger_kind):
     """B4: no error is lost because it has no field."""
     given = LEDGER | {"setting_retries": "0", "setting_patience": "3"}
     assert "patience needs retries" in text_of(admin_client.post(add_url(Source), given))
 
 
-def test_settings_that_no_connector_can_be_made_from_are_refused(admin_client: Client) -> None:
+def test_settings_that_no_connector_can_be_made_from_are_refused(admin_client):
     """B4, B5: a certificate file that is not there is a configuration error, not a crash later."""
     given = NEW | SETTINGS | {"setting_base_url": "https://e.example.com", "setting_ca_file": "/nowhere.pem"}
     response = admin_client.post(add_url(Source), given)
@@ -181,7 +172,7 @@ def test_settings_that_no_connector_can_be_made_from_are_refused(admin_client: C
     assert not Source.objects.exists()
 
 
-def test_changed_settings_are_stored_and_make_a_listing_due(admin_client: Client) -> None:
+def test_changed_settings_are_stored_and_make_a_listing_due(admin_client):
     """A4.4: configuration changes apply without a restart."""
     source = make_source(next_refresh_at=None)
     given = form_at(admin_client, page_url(source)) | {"setting_source": "billing"}
@@ -191,7 +182,7 @@ def test_changed_settings_are_stored_and_make_a_listing_due(admin_client: Client
     assert source.next_refresh_at is not None
 
 
-def test_saving_an_unchanged_form_changes_nothing(admin_client: Client) -> None:
+def test_saving_an_unchanged_form_changes_nothing(admin_client):
     """A4.4: opening and saving a page neither lists the engine again nor reconnects to it."""
     source = make_source(next_refresh_at=None, config={"min_poll_seconds": 3.0, "list_keys": ["flows"]})
     before, revision = source.settings_fingerprint, Revision.current()
@@ -202,7 +193,7 @@ def test_saving_an_unchanged_form_changes_nothing(admin_client: Client) -> None:
     assert Revision.current() == revision
 
 
-def test_a_source_is_limited(admin_client: Client) -> None:
+def test_a_source_is_limited(admin_client):
     """B4, B7: without a restart, and without listing the engine again."""
     source = make_source(next_refresh_at=None)
     revision = Revision.current()
@@ -218,7 +209,7 @@ def test_a_source_is_limited(admin_client: Client) -> None:
 # Secrets
 
 
-def test_a_stored_secret_is_never_shown_again(admin_client: Client) -> None:
+def test_a_stored_secret_is_never_shown_again(admin_client):
     """E6: not in the form, not after an error, not in the list."""
     source = make_source(api_key=KEY)
     bad = form_at(admin_client, page_url(source)) | {"setting_base_url": "x"}
@@ -231,7 +222,7 @@ def test_a_stored_secret_is_never_shown_again(admin_client: Client) -> None:
     assert "stored; leave empty to keep" in pages[0].content.decode()
 
 
-def test_a_secret_can_be_replaced_and_be_forgotten(admin_client: Client) -> None:
+def test_a_secret_can_be_replaced_and_be_forgotten(admin_client):
     """B4: the two ways in which a stored key changes."""
     source = make_source(api_key=KEY)
     given = form_at(admin_client, page_url(source))
@@ -243,7 +234,7 @@ def test_a_secret_can_be_replaced_and_be_forgotten(admin_client: Client) -> None
     assert source.credentials == {}
 
 
-def test_a_required_secret_is_asked_for_once(admin_client: Client, ledger_kind: str) -> None:
+def test_a_required_secret_is_asked_for_once(admin_client, ledger_kind):
     """B4: required when a source is added, and kept like any other afterwards."""
     response = admin_client.post(add_url(Source), LEDGER | {"setting_password": ""})
     assert "required" in " ".join(errors_of(response)["setting_password"])
@@ -255,7 +246,7 @@ def test_a_required_secret_is_asked_for_once(admin_client: Client, ledger_kind: 
     assert (source.config["retries"], source.credentials) == (1, {"password": "long-password"})
 
 
-def test_unreadable_secrets_can_be_entered_again(admin_client: Client) -> None:
+def test_unreadable_secrets_can_be_entered_again(admin_client):
     """B5: after a change of SECRET_KEY the page still opens and repairs the source."""
     source = make_source()
     Source.objects.filter(pk=source.pk).update(encrypted_credentials="written with another key")
@@ -265,7 +256,7 @@ def test_unreadable_secrets_can_be_entered_again(admin_client: Client) -> None:
     assert source.credentials == {"api_key": "entered-again"}
 
 
-def test_a_source_of_an_unknown_kind_can_be_opened_and_switched_off(admin_client: Client) -> None:
+def test_a_source_of_an_unknown_kind_can_be_opened_and_switched_off(admin_client):
     """B6: an uninstalled connector leaves its sources readable."""
     source = make_source(kind="uninstalled")
     page = admin_client.get(page_url(source))
@@ -279,10 +270,7 @@ def test_a_source_of_an_unknown_kind_can_be_opened_and_switched_off(admin_client
 # Buttons and actions
 
 
-def test_refreshing_by_hand_discovers_and_shows_the_counts(
-    admin_client: Client,
-    example_engine: ExampleEngine,
-) -> None:
+def test_refreshing_by_hand_discovers_and_shows_the_counts(admin_client, example_engine):
     """A4.3: a refresh can be triggered at any time, and says what it did."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
     message = told(press(admin_client, source, "refresh_now"))
@@ -294,9 +282,8 @@ def test_refreshing_by_hand_discovers_and_shows_the_counts(
 
 
 def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list(
-    admin_client: Client,
-    example_engine: ExampleEngine,
-) -> None:
+    admin_client, example_engine
+):
     """A1.4, A5.1: a wrong key costs no workflow, and the admin reads why."""
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
     refresh_source(source)
@@ -313,9 +300,8 @@ def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list
 
 
 def test_several_sources_are_left_to_the_worker_and_one_dead_engine_costs_the_others_nothing(
-    admin_client: Client,
-    example_engine: ExampleEngine,
-) -> None:
+    admin_client, example_engine
+):
     """A4.3, B6: those that are never listed by themselves too."""
     dead, off = make_source("dead"), make_source("off", enabled=False)
     good = make_source(
@@ -333,7 +319,7 @@ def test_several_sources_are_left_to_the_worker_and_one_dead_engine_costs_the_ot
     assert Workflow.objects.filter(source=good).exists()
 
 
-def test_sources_are_switched_off_and_on_in_bulk(admin_client: Client) -> None:
+def test_sources_are_switched_off_and_on_in_bulk(admin_client):
     """A4.1: discovery is switched per source; agents notice, and what is switched on is listed at once."""
     sources = [make_source(next_refresh_at=None) for _ in range(3)]
     revision = Revision.current()
@@ -344,7 +330,7 @@ def test_sources_are_switched_off_and_on_in_bulk(admin_client: Client) -> None:
     assert Source.objects.filter(enabled=True).exclude(next_refresh_at=None).count() == 3
 
 
-def test_a_button_does_nothing_without_a_post(admin_client: Client) -> None:
+def test_a_button_does_nothing_without_a_post(admin_client):
     """B8: a link in somebody's mail must not refresh anything."""
     source = make_source()
     response = admin_client.get(page_url(source).replace("/change/", "/refresh_now/"))
@@ -352,7 +338,7 @@ def test_a_button_does_nothing_without_a_post(admin_client: Client) -> None:
     assert not DiscoveryRun.objects.exists()
 
 
-def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client: Client) -> None:
+def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client):
     """A1.3: counts, not thousands of names; agents notice."""
     source = make_source()
     make_workflows(3, source)
@@ -365,7 +351,7 @@ def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client: C
     assert Revision.current() > revision
 
 
-def test_a_name_does_not_turn_what_is_said_about_deleting_its_source(admin_client: Client) -> None:
+def test_a_name_does_not_turn_what_is_said_about_deleting_its_source(admin_client):
     source = make_source("finance \u202eengine")
     page = page_url(source).replace("/change/", "/delete/")
     for question in (admin_client.get(page), run_action(admin_client, "delete_selected", source)):
@@ -376,9 +362,7 @@ def test_a_name_does_not_turn_what_is_said_about_deleting_its_source(admin_clien
 
 
 @pytest.mark.parametrize("selected", [False, True])
-def test_before_a_source_is_deleted_the_executions_under_way_are_told(
-    admin_client: Client, selected: bool
-) -> None:
+def test_before_a_source_is_deleted_the_executions_under_way_are_told(admin_client, selected):
     """A1.3: nobody follows them any more, though their engine goes on."""
     workflow = make_workflow()
     for state in (State.RUNNING, State.PENDING, State.COMPLETED):
@@ -396,7 +380,7 @@ def test_before_a_source_is_deleted_the_executions_under_way_are_told(
 # Looking
 
 
-def test_a_sources_page_shows_its_recent_discovery_runs(admin_client: Client) -> None:
+def test_a_sources_page_shows_its_recent_discovery_runs(admin_client):
     """A5.1, A5.3: the last five, newest first, with what each did."""
     source = make_source()
     for number in range(7):
@@ -406,9 +390,7 @@ def test_a_sources_page_shows_its_recent_discovery_runs(admin_client: Client) ->
     assert "101 workflows found" not in shown
 
 
-def test_people_who_may_only_look_see_the_settings_without_secrets_and_can_press_nothing(
-    staff_with: StaffWith,
-) -> None:
+def test_people_who_may_only_look_see_the_settings_without_secrets_and_can_press_nothing(staff_with):
     """E6, B8: Django's permissions hold for buttons and actions too."""
     source = make_source(api_key=KEY)
     client = staff_with("view_source")
@@ -426,7 +408,7 @@ def test_people_who_may_only_look_see_the_settings_without_secrets_and_can_press
     assert not DiscoveryRun.objects.exists()
 
 
-def test_what_an_engine_says_is_shown_as_text(admin_client: Client) -> None:
+def test_what_an_engine_says_is_shown_as_text(admin_client):
     """B8: an engine's error is hostile text."""
     source = make_source(health_state="failing", health_message="<script>alert(1)</script>")
     make_discovery_run(source, outcome="failed", error="<script>alert(2)</script>")
@@ -436,7 +418,7 @@ def test_what_an_engine_says_is_shown_as_text(admin_client: Client) -> None:
         assert "&lt;script&gt;alert" in page
 
 
-def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(admin_client: Client) -> None:
+def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(admin_client):
     """B8: whoever may change a source cannot read its key by pointing it at a server of their own."""
     source = make_source(base_url="http://127.0.0.1:9", api_key="the-companys-key-1234")
     given = form_at(admin_client, page_url(source))
@@ -450,7 +432,7 @@ def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(a
     assert source.config["base_url"] == "http://127.0.0.1:10"
 
 
-def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> None:
+def test_a_refused_save_leaves_what_holds_on_the_page(admin_client):
     """B8: the form has what was typed; everything else tells of the source as it is."""
     source = make_source("orders", next_refresh_at=timezone.now())
     given = form_at(admin_client, page_url(source)) | {"name": "bills", "refresh_interval": "-1"}
@@ -463,7 +445,7 @@ def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> N
     assert 'value="bills"' in page.content.decode()
 
 
-def test_the_help_of_a_stored_secret_does_not_say_that_empty_means_none(admin_client: Client) -> None:
+def test_the_help_of_a_stored_secret_does_not_say_that_empty_means_none(admin_client):
     """B4: left empty, the field keeps what is stored."""
     without = "Leave empty to omit the header."
     assert without in text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))
@@ -473,9 +455,7 @@ def test_the_help_of_a_stored_secret_does_not_say_that_empty_means_none(admin_cl
     assert without in text_of(admin_client.get(page_url(make_source(api_key=""))))
 
 
-def test_people_are_led_to_no_discovery_runs_that_they_may_not_see(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_people_are_led_to_no_discovery_runs_that_they_may_not_see(admin_client, staff_with):
     """B8."""
     source = make_source()
     make_discovery_run(source)

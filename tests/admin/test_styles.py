@@ -27,9 +27,7 @@ def styled() -> set[str]:
 
 
 @pytest.mark.parametrize("app", APPS)
-def test_every_class_of_a_template_is_in_a_style_sheet_or_named_by_a_script(
-    app: str, styled: set[str]
-) -> None:
+def test_every_class_of_a_template_is_in_a_style_sheet_or_named_by_a_script(app, styled):
     """B8: the lines of a text ran together, and the bar of a list above its budget was green."""
     scripts = "".join(path.read_text() for path in (ROOT / app).rglob("static/**/*.js"))
     lost = set()

@@ -15,7 +15,6 @@ from django.test.utils import CaptureQueriesContext
 from audit.models import Entry, Kind
 from catalogue.models import Workflow
 from executions.models import Execution
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, told
 from tests.factories import make_execution, make_workflow, make_workflows
 
@@ -30,9 +29,7 @@ def table(client: Client, address: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(response.getvalue().decode())))
 
 
-def test_the_workflows_that_filters_and_search_leave_come_as_a_table_in_the_order_of_the_list(
-    admin_client: Client,
-) -> None:
+def test_the_workflows_that_filters_and_search_leave_come_as_a_table_in_the_order_of_the_list(admin_client):
     """All pages of them, with what curators said beside what engines say."""
     for number in range(120):
         make_workflow(name=f"report_{number:03}", category="reports", tags=["a", "b"], enabled=number != 7)
@@ -51,7 +48,7 @@ def test_the_workflows_that_filters_and_search_leave_come_as_a_table_in_the_orde
     assert (entry.event, entry.door, entry.actor_name) == ("workflows.exported", "admin", "admin")
 
 
-def test_the_executions_that_filters_and_search_leave_come_as_a_table(admin_client: Client) -> None:
+def test_the_executions_that_filters_and_search_leave_come_as_a_table(admin_client):
     """All pages of them, the newest first."""
     workflow = make_workflow(tool_name="report")
     made = [make_execution(workflow, state="failed", error="=1+1", error_kind="timeout") for _ in range(60)]
@@ -65,7 +62,7 @@ def test_the_executions_that_filters_and_search_leave_come_as_a_table(admin_clie
 
 
 @pytest.mark.parametrize("model", [Workflow, Execution])
-def test_whoever_may_see_a_list_may_have_its_table(staff_with: StaffWith, model: Any) -> None:
+def test_whoever_may_see_a_list_may_have_its_table(staff_with, model):
     make_execution(make_workflow())
     assert len(table(staff_with(f"view_{model._meta.model_name}"), list_url(model))) == 1
     User.objects.get(username="member").user_permissions.clear()
@@ -74,15 +71,13 @@ def test_whoever_may_see_a_list_may_have_its_table(staff_with: StaffWith, model:
     assert refused.get(f"{list_url(model)}csv/").status_code == 403
 
 
-def test_a_table_that_cannot_be_filtered_like_this_leads_to_the_list_which_says_so(
-    admin_client: Client,
-) -> None:
+def test_a_table_that_cannot_be_filtered_like_this_leads_to_the_list_which_says_so(admin_client):
     for asked in ("colour=red", "colour__name=red"):
         answer = admin_client.get(f"{list_url(Workflow)}csv/?{asked}", follow=True)
         assert f"cannot be filtered by {asked.partition('=')[0]}" in told(answer)
 
 
-def test_a_longer_table_takes_no_query_more_for_a_row(admin_client: Client) -> None:
+def test_a_longer_table_takes_no_query_more_for_a_row(admin_client):
     def queries() -> int:
         with CaptureQueriesContext(connection) as queried:
             sent: Any = admin_client.get(f"{list_url(Workflow)}csv/")

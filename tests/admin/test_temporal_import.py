@@ -12,7 +12,6 @@ from django.urls import reverse
 
 from catalogue.imports.temporal import TemporalImportRequest, import_file
 from catalogue.models import Source, Workflow
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, list_url, page_url, shown_in, text_of, told
 from tests.factories import make_source
 
@@ -41,7 +40,7 @@ def confirm(client: Client, page: Any) -> Any:
     return client.post(url(), {"sealed": sealed_in(page)})
 
 
-def test_the_example_is_looked_at_and_then_imported(admin_client: Client) -> None:
+def test_the_example_is_looked_at_and_then_imported(admin_client):
     """E1, B4: nothing is written before; afterwards the source's page says what was done."""
     page = upload(admin_client, EXAMPLE.read_text())
     assert "Source temporal , which is new: 5 added." in text_of(page)
@@ -58,7 +57,7 @@ def test_the_example_is_looked_at_and_then_imported(admin_client: Client) -> Non
     assert "Import a file" in text_of(admin_client.get(page_url(source)))
 
 
-def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
+def test_what_is_imported_is_what_was_looked_at(admin_client):
     """E1: with all that was chosen, though the second form has none of it; its secrets are never shown."""
     import_file(TemporalImportRequest(content=TEXT.replace("A", "B").encode(), source="orders"))
     auth = "  auth: {clientID: me, oauth2URL: 'https://auth.example.com/token'}\n"
@@ -73,13 +72,13 @@ def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
     assert set(Workflow.objects.present().values_list("name", flat=True)) == {"A"}
 
 
-def test_a_new_source_may_show_its_workflows_at_once(admin_client: Client) -> None:
+def test_a_new_source_may_show_its_workflows_at_once(admin_client):
     """E1."""
     confirm(admin_client, upload(admin_client, expose="on"))
     assert Workflow.objects.get().enabled
 
 
-def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
+def test_mistakes_are_told_by_line_and_key(admin_client):
     """E5: all of them, escaped, and nothing can be imported."""
     page = upload(admin_client, TEXT.replace("taskQueue", "<b>") + "cache: {enabled: yes}\n")
     shown = text_of(page)
@@ -99,7 +98,7 @@ def kept_in(page: Any) -> dict[str, str]:
     return {"kept_entries": shown_in(page)["kept_entries"]}
 
 
-def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_client: Client) -> None:
+def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_client):
     """B4, E1: the browser gets it back in no form that it could read."""
     page = upload(admin_client, "temporal: [", client_secret=SECRET, prune="on")
     assert errors_in(page) == {"file": "Choose the file again; browsers do not keep it."}
@@ -110,7 +109,7 @@ def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_clie
     assert Source.objects.get().credentials == {"oauth_client_secret": SECRET}
 
 
-def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client: Client) -> None:
+def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client):
     """E1, E5: its secrets, too; another secret that is typed now counts instead."""
     page = upload(admin_client, WITH_SECRET, client_secret=SECRET, expose="on")
     other = make_source("temporal")
@@ -123,9 +122,7 @@ def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_c
     assert Source.objects.get().credentials == {"oauth_client_secret": "another-one"}
 
 
-def test_secrets_that_are_no_longer_kept_are_asked_for_again(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_secrets_that_are_no_longer_kept_are_asked_for_again(admin_client, staff_with):
     """E6: nobody else can use them."""
     page = upload(admin_client, "temporal: [", client_secret=SECRET)
     colleague = staff_with("add_source", "view_source", "change_source")
@@ -135,7 +132,7 @@ def test_secrets_that_are_no_longer_kept_are_asked_for_again(
         assert not sealed_in(refused) and not shown_in(refused)["kept_entries"]
 
 
-def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client: Client) -> None:
+def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client):
     """E5."""
     page = upload(admin_client)
     make_source("temporal")
@@ -143,14 +140,14 @@ def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client: Clie
     assert not Workflow.objects.exists()
 
 
-def test_only_what_was_made_here_is_imported(admin_client: Client) -> None:
+def test_only_what_was_made_here_is_imported(admin_client):
     """E6: nor anything else that was encrypted for another purpose."""
     source = make_source()
     for sealed in ("gAAAAAB", source.encrypted_credentials):
         assert admin_client.post(url(), {"sealed": sealed}).status_code == 403
 
 
-def test_the_way_to_the_page(admin_client: Client) -> None:
+def test_the_way_to_the_page(admin_client):
     """B4: from the list, and from a source that is to get more."""
     import_file(TemporalImportRequest(content=TEXT.encode(), source="orders"))
     assert "Import Temporal file" in text_of(admin_client.get(list_url(Source)))

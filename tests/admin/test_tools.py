@@ -4,13 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from catalogue.imports.tools import store_tools
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import errors_in, list_url, page_url, press, shown_in, text_of, told
 from tests.declared_tools import API, TOKEN, tool
 from tests.factories import make_workflow
@@ -73,7 +71,7 @@ FILLED_IN = {
 }
 
 
-def test_a_tool_is_added_from_its_sources_page(admin_client: Client, source: Source) -> None:
+def test_a_tool_is_added_from_its_sources_page(admin_client, source):
     """C1.1, C1.4"""
     page = admin_client.get(page_url(source))
     assert f'href="{add_url("orders")}"' in page.content.decode()
@@ -116,9 +114,7 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_told_at_its_field(
-    admin_client: Client, source: Source, subtests: pytest.Subtests
-) -> None:
+def test_what_is_wrong_is_told_at_its_field(admin_client, source, subtests):
     """C1.4, A5.3"""
     for field, value, message in WRONG:
         with table_row(subtests, f"{field}: {value}"):
@@ -133,7 +129,7 @@ def test_what_is_wrong_is_told_at_its_field(
             assert not Workflow.objects.exists()
 
 
-def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client: Client, workflow: Workflow) -> None:
+def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client, workflow):
     """C1.4"""
     assert f'href="{edit_url(workflow)}"' in admin_client.get(page_url(workflow)).content.decode()
     values = shown_values(admin_client.get(edit_url(workflow)))
@@ -155,8 +151,8 @@ def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client: Client, wo
 
 @pytest.mark.parametrize("body_format", ["json", "raw"])
 def test_an_argument_that_is_the_whole_body_stays_so_when_the_page_is_saved(
-    admin_client: Client, source: Source, body_format: str
-) -> None:
+    admin_client, source, body_format
+):
     """C1.4: an import makes such tools; the field of the argument's name is something else."""
     whole = tool(
         name="add_note",
@@ -170,7 +166,7 @@ def test_an_argument_that_is_the_whole_body_stays_so_when_the_page_is_saved(
     assert told(admin_client.post(edit_url(workflow), values)) == "add_note: unchanged."
 
 
-def test_a_tool_is_removed_and_its_page_stays(admin_client: Client, workflow: Workflow) -> None:
+def test_a_tool_is_removed_and_its_page_stays(admin_client, workflow):
     """A1.3"""
     done = press(admin_client, workflow, "remove_tool")
 
@@ -182,7 +178,7 @@ def test_a_tool_is_removed_and_its_page_stays(admin_client: Client, workflow: Wo
     assert Workflow.objects.get().missing_since is not None
 
 
-def test_workflows_of_engines_are_not_declared_here(admin_client: Client) -> None:
+def test_workflows_of_engines_are_not_declared_here(admin_client):
     workflow = make_workflow()
 
     page = text_of(admin_client.get(page_url(workflow)))
@@ -193,23 +189,21 @@ def test_workflows_of_engines_are_not_declared_here(admin_client: Client) -> Non
     assert Workflow.objects.get().missing_since is None
 
 
-def test_without_an_api_the_page_says_where_to_add_one(admin_client: Client) -> None:
+def test_without_an_api_the_page_says_where_to_add_one(admin_client):
     page = admin_client.get(add_url())
 
     assert "There is no source for HTTP tools yet" in text_of(page)
     assert f"{reverse('admin:catalogue_source_add')}?kind=http" in page.content.decode()
 
 
-def test_who_may_change_sources_finds_the_page_beside_the_workflows(
-    staff_with: StaffWith, source: Source
-) -> None:
+def test_who_may_change_sources_finds_the_page_beside_the_workflows(staff_with, source):
     client = staff_with("view_workflow", "change_source")
 
     assert "Add tool" in text_of(client.get(list_url(Workflow)))
     assert client.post(add_url(), FILLED_IN).status_code == 302
 
 
-def test_what_another_tab_changed_of_a_tool_is_kept_or_told(admin_client: Client, workflow: Workflow) -> None:
+def test_what_another_tab_changed_of_a_tool_is_kept_or_told(admin_client, workflow):
     """C1.4: as on every form that changes something."""
     page: Any = admin_client.get(edit_url(workflow))
     assert 'name="_shown"' in page.content.decode()

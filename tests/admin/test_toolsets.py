@@ -5,7 +5,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from catalogue.exposure import load_exposed_catalogue
@@ -14,14 +13,13 @@ from mcp_bridge.bearers import authenticate
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.factories import make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_token_added_from_a_toolsets_tokens_is_bound_to_it(admin_client: Client) -> None:
+def test_a_token_added_from_a_toolsets_tokens_is_bound_to_it(admin_client):
     """D4, B8: the way there leads by the toolset's number of tokens and the list's button to add one."""
     toolset = make_toolset("finance")
     page = admin_client.get(page_url(toolset)).content.decode()
@@ -50,7 +48,7 @@ def shown_by(slug: str) -> list[str]:
     return list(load_exposed_catalogue().toolsets[slug].workflows)
 
 
-def test_a_toolset_is_made_of_rules_and_picks(admin_client: Client) -> None:
+def test_a_toolset_is_made_of_rules_and_picks(admin_client):
     """A4.2, A4.4: in one go, and agents notice."""
     workflows = {name: make_workflow(name=name) for name in ("a1", "a2", "b")}
     revision = Revision.current()
@@ -65,7 +63,7 @@ def test_a_toolset_is_made_of_rules_and_picks(admin_client: Client) -> None:
     assert Revision.current() > revision
 
 
-def test_new_rules_come_last_in_the_order_in_which_they_stand(admin_client: Client) -> None:
+def test_new_rules_come_last_in_the_order_in_which_they_stand(admin_client):
     """A4.2: so that an addition overrules nothing by accident."""
     toolset = make_toolset("finance", rules=["first", "second"])
     kept = [
@@ -93,9 +91,7 @@ def test_new_rules_come_last_in_the_order_in_which_they_stand(admin_client: Clie
         ({"picked": ["99999999"]}, {"pattern": "a"}, "not one of the available choices"),
     ],
 )
-def test_what_cannot_be_is_explained_and_nothing_is_saved(
-    admin_client: Client, given: dict[str, Any], rule: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_is_explained_and_nothing_is_saved(admin_client, given, rule, said):
     """B4, B5"""
     make_toolset("taken")
     response = admin_client.post(add_url(Toolset), NEW | given | rules_form(rule))
@@ -105,7 +101,7 @@ def test_what_cannot_be_is_explained_and_nothing_is_saved(
 
 
 @pytest.mark.databases("mcp_bridge.admin.toolsets")
-def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> None:
+def test_the_list_shows_addresses_sizes_and_budgets(admin_client):
     """D5: what each list of tools costs a client's context."""
     make_workflow(name="long", description="x" * 4000)
     make_toolset("tight", rules=["*"], token_budget=1500)
@@ -120,7 +116,7 @@ def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> Non
     assert re.search(r"see all of them at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
 
 
-def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client: Client) -> None:
+def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client):
     """A4.2, D5: with the first names, and what is left out."""
     picked, hidden = make_workflow(name="by_hand"), make_workflow(name="not_enabled", enabled=False)
     for number in range(23):
@@ -139,14 +135,14 @@ def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client:
     )
 
 
-def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client: Client) -> None:
+def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client):
     """E8"""
     page = unescape(admin_client.get(page_url(make_toolset("finance"))).content.decode())
     for client in McpClient:
         assert HttpServer(token=None, toolset="finance").configure(client) in page
 
 
-def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
+def test_a_switched_off_toolset_is_previewed(admin_client):
     """A4.2: before agents notice anything."""
     make_workflow(name="a")
     shown = text_of(admin_client.get(page_url(make_toolset(rules=["a"], enabled=False))))
@@ -155,14 +151,14 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("mcp_bridge.tokens")
-def test_a_tokens_name_does_not_turn_why_its_toolset_is_not_deleted(admin_client: Client) -> None:
+def test_a_tokens_name_does_not_turn_why_its_toolset_is_not_deleted(admin_client):
     toolset = make_toolset("finance")
     create_token(name="ci\u202erunner", toolset=toolset)
     question = admin_client.get(page_url(toolset).replace("/change/", "/delete/"))
     assert r"bound to the toolset finance: ci\u202erunner. Revoke them" in text_of(question)
 
 
-def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client: Client) -> None:
+def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client):
     """B8: a token must not see everything because its bounds are gone."""
     toolset = make_toolset("finance")
     token, _ = create_token(name="accounting", toolset=toolset)
@@ -180,7 +176,7 @@ def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_clien
     assert not Toolset.objects.exists()
 
 
-def test_a_workflows_page_names_its_toolsets(admin_client: Client) -> None:
+def test_a_workflows_page_names_its_toolsets(admin_client):
     """A4.2: and why it is in each."""
     workflow = make_workflow(name="a")
     make_toolset("by-hand", picked=[workflow])
@@ -192,7 +188,7 @@ def test_a_workflows_page_names_its_toolsets(admin_client: Client) -> None:
     assert "elsewhere" not in shown
 
 
-def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client: Client) -> None:
+def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client):
     """A4.2: its configuration has the toolset's address, its list and page name the toolset."""
     toolset = make_toolset("finance")
     given = {"name": "accounting", "scopes": ["workflows:read", "workflows:run"], "toolset": toolset.pk}
@@ -205,14 +201,14 @@ def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client: Client) -> 
     assert re.search(r"Toolset finance Address \S+/mcp/finance", shown)
 
 
-def test_names_of_engines_are_shown_letter_by_letter(admin_client: Client) -> None:
+def test_names_of_engines_are_shown_letter_by_letter(admin_client):
     """B8"""
     toolset = make_toolset(title="<script>alert(1)</script>", description="<img src=x onerror=alert(1)>")
     page = admin_client.get(page_url(toolset)).content.decode()
     assert "<script>alert" not in page and "<img src=x" not in page
 
 
-def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_client: Client) -> None:
+def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_client):
     """A4.4"""
     odd = {"type": "object", "properties": {"page[size]": {"type": "integer"}}, "oneOf": [{}]}
     workflows = [make_workflow(name="pay.all", input_schema=odd), make_workflow(name="fine")]
@@ -230,7 +226,7 @@ def test_what_providers_refuse_is_said_before_and_mended_by_portable_mode(admin_
     assert load_exposed_catalogue().toolsets["finance"].aliases == {"pay.all": "pay_all"}
 
 
-def test_whoever_may_change_toolsets_may_change_their_rules(staff_with: StaffWith) -> None:
+def test_whoever_may_change_toolsets_may_change_their_rules(staff_with):
     """B8: as by REST; previewed as well."""
     make_workflow(name="a1")
     curator = staff_with("view_toolset", "add_toolset", "change_toolset")
@@ -241,9 +237,7 @@ def test_whoever_may_change_toolsets_may_change_their_rules(staff_with: StaffWit
     assert shown_by("finance") == ["a1"]
 
 
-def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_saved(
-    admin_client: Client,
-) -> None:
+def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_saved(admin_client):
     """D4, A4.2: what would be in it, new or no longer, and what the list would cost."""
     kept, picked, ruled = (make_workflow(name=name) for name in ("kept", "picked", "ruled"))
     toolset = make_toolset("finance", picked=[kept])
@@ -262,7 +256,7 @@ def test_what_is_picked_and_typed_is_weighed_against_the_budget_before_it_is_sav
 
 
 @pytest.mark.databases("mcp_bridge.admin.toolsets")
-def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) -> None:
+def test_workflows_to_pick_are_found_by_words_and_globs(admin_client):
     """A4.2: with their cost; no more than a page shows."""
     for number in range(60):
         make_workflow(name=f"billing_{number}", tags=["money"])
@@ -279,9 +273,7 @@ def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) ->
     assert "No workflow matches all of these words." in found("nothing")
 
 
-def test_the_page_shows_what_is_picked_and_leads_to_a_token_for_it(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_the_page_shows_what_is_picked_and_leads_to_a_token_for_it(admin_client, staff_with):
     """D4: bound to the toolset from the start; no way there for who may make none."""
     toolset = make_toolset("finance", picked=[make_workflow(name="report")])
     page = admin_client.get(page_url(toolset)).content.decode()

@@ -7,16 +7,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
-from pytest_django import Settings
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from executions.models import Execution, ExecutionPayload, State
 from orchestration.models import Stage, StageState, WorkflowRequest
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, page_url, text_of
-from tests.engines.model_server import ModelServer, proposes
-from tests.engines.target_api import TargetApi
+from tests.engines.model_server import proposes
 from tests.factories import make_workflow, make_workflow_request, make_workflows, stage_entry
 from tests.orchestration.conftest import model_server
 from tests.orchestration.shop import API_TOKEN, shop, store
@@ -71,8 +68,8 @@ def dry_run_by(user: User, **fields: Any) -> WorkflowRequest:
 
 
 def test_a_dry_run_shows_tool_reason_arguments_and_the_exact_request_and_sends_nothing(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+    admin_client, model_server, shop
+):
     """C4.1 to C4.5, C7.2: and no credential."""
     store(shop)
     model_server.script(ORDER)
@@ -90,9 +87,7 @@ def test_a_dry_run_shows_tool_reason_arguments_and_the_exact_request_and_sends_n
     assert not Execution.objects.exists()
 
 
-def test_a_run_shows_the_raw_response_and_the_answer_in_words(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_run_shows_the_raw_response_and_the_answer_in_words(admin_client, model_server, shop):
     """C5.1, C5.4, C6.1, C6.2, C6.5: how to put it reaches the model."""
     store(shop)
     model_server.script(ORDER, f"Your order is on its way. {HOSTILE}")
@@ -107,9 +102,7 @@ def test_a_run_shows_the_raw_response_and_the_answer_in_words(
     assert (record.execution.caller_name, record.execution.door) == ("admin", Execution.Door.WORKFLOW)
 
 
-def test_without_scripts_the_form_is_posted_and_leads_to_what_came_of_it(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_without_scripts_the_form_is_posted_and_leads_to_what_came_of_it(admin_client, model_server, shop):
     """C7.1: the page says that it does without."""
     store(shop)
     model_server.script(ORDER)
@@ -124,9 +117,7 @@ def test_without_scripts_the_form_is_posted_and_leads_to_what_came_of_it(
 
 
 @pytest.mark.databases("orchestration.admin")
-def test_a_page_that_posts_twice_has_asked_once(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_page_that_posts_twice_has_asked_once(admin_client, model_server, shop):
     """C7.1: two clicks do not run twice."""
     store(shop)
     model_server.script(ORDER)
@@ -136,7 +127,7 @@ def test_a_page_that_posts_twice_has_asked_once(
     assert (len(model_server.asked), len(shop.arrived)) == (1, 1)
 
 
-def test_what_fails_is_said_with_its_stage(admin_client: Client, model_server: ModelServer) -> None:
+def test_what_fails_is_said_with_its_stage(admin_client, model_server):
     """C3.4, C7.6, C7.7: also a tool that is gone since the page was opened."""
     record = asked(ask(admin_client, tools=["gone"]))
     assert record.error_stage == Stage.TOOL_RETRIEVAL
@@ -153,9 +144,7 @@ def test_what_fails_is_said_with_its_stage(admin_client: Client, model_server: M
         ({"instructions": "x" * 20_001}, "at most 20000 characters"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_words(
-    admin_client: Client, wrong: dict[str, Any], told: str
-) -> None:
+def test_what_cannot_be_asked_is_refused_in_words(admin_client, wrong, told):
     """C2.2, C2.3: to the script and on the page; nothing is recorded."""
     answer = ask(admin_client, **wrong)
     assert answer.status_code == 400
@@ -164,7 +153,7 @@ def test_what_cannot_be_asked_is_refused_in_words(
     assert not WorkflowRequest.objects.exists()
 
 
-def test_without_a_model_the_page_says_what_to_set(admin_client: Client, settings: Settings) -> None:
+def test_without_a_model_the_page_says_what_to_set(admin_client, settings):
     """C4.1: and nothing can be pressed."""
     make_workflow()
     settings.CATALOGUE = settings.CATALOGUE | {"openai_model": ""}
@@ -176,7 +165,7 @@ def test_without_a_model_the_page_says_what_to_set(admin_client: Client, setting
 # The tools
 
 
-def test_hundreds_of_tools_can_be_picked_from_with_what_they_are_found_by(admin_client: Client) -> None:
+def test_hundreds_of_tools_can_be_picked_from_with_what_they_are_found_by(admin_client):
     """C1.2, C2.3: exposed ones only, in a number of queries that does not grow."""
     make_workflows(300)
     make_workflow(name="refund_order", description="Pays back.", tags=["money"])
@@ -188,7 +177,7 @@ def test_hundreds_of_tools_can_be_picked_from_with_what_they_are_found_by(admin_
     assert "hidden_one" not in html
 
 
-def test_a_page_without_tools_says_where_they_come_from(admin_client: Client) -> None:
+def test_a_page_without_tools_says_where_they_come_from(admin_client):
     """C2.3."""
     assert "No workflow is exposed" in text_of(admin_client.get(try_url()))
 
@@ -196,7 +185,7 @@ def test_a_page_without_tools_says_where_they_come_from(admin_client: Client) ->
 # Following
 
 
-def test_the_stages_are_told_while_the_request_goes_on(admin_client: Client) -> None:
+def test_the_stages_are_told_while_the_request_goes_on(admin_client):
     """C7.7."""
     stages = [stage_entry(Stage.TOOL_RETRIEVAL), stage_entry(Stage.LLM_SELECTION, StageState.RUNNING)]
     record = make_workflow_request(status="running", stages=stages)
@@ -207,7 +196,7 @@ def test_the_stages_are_told_while_the_request_goes_on(admin_client: Client) -> 
     assert progress(admin_client, uuid.uuid4()).status_code == 404
 
 
-def test_who_may_only_try_sees_what_they_asked_for_themselves(staff_with: StaffWith) -> None:
+def test_who_may_only_try_sees_what_they_asked_for_themselves(staff_with):
     """C7.1."""
     client = staff_with(*TRIES)
     own = make_workflow_request("Mine.", caller=f"user:{User.objects.get().pk}")
@@ -221,7 +210,7 @@ def test_who_may_only_try_sees_what_they_asked_for_themselves(staff_with: StaffW
 # Who may
 
 
-def test_who_may_not_ask_finds_no_button_and_no_page(staff_with: StaffWith) -> None:
+def test_who_may_not_ask_finds_no_button_and_no_page(staff_with):
     """C7.1."""
     client = staff_with("view_workflowrequest", "add_execution")
     assert try_url() not in client.get(list_url(WorkflowRequest)).content.decode()
@@ -229,7 +218,7 @@ def test_who_may_not_ask_finds_no_button_and_no_page(staff_with: StaffWith) -> N
     assert not WorkflowRequest.objects.exists()
 
 
-def test_the_list_and_the_sidebar_lead_to_the_page(staff_with: StaffWith) -> None:
+def test_the_list_and_the_sidebar_lead_to_the_page(staff_with):
     """C7.1: the sidebar also for those who may not look at what others asked."""
     client = staff_with("view_workflowrequest", *TRIES)
     assert client.get(list_url(WorkflowRequest)).content.decode().count(try_url()) >= 2
@@ -237,9 +226,7 @@ def test_the_list_and_the_sidebar_lead_to_the_page(staff_with: StaffWith) -> Non
     assert "Try a request" in text_of(staff_with(*TRIES).get("/admin/"))
 
 
-def test_who_may_not_run_gets_a_dry_run_and_no_more(
-    staff_with: StaffWith, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_who_may_not_run_gets_a_dry_run_and_no_more(staff_with, model_server, shop):
     """C7.1."""
     store(shop)
     model_server.script(ORDER)
@@ -255,9 +242,7 @@ def test_who_may_not_run_gets_a_dry_run_and_no_more(
 # Sending what a dry run showed
 
 
-def test_sending_runs_what_was_shown_without_asking_the_model_again(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_sending_runs_what_was_shown_without_asking_the_model_again(admin_client, model_server, shop):
     """C4.5, C5.1: the arguments of the dry run, as a request of its own."""
     store(shop)
     model_server.script(ORDER)
@@ -278,9 +263,7 @@ def test_sending_runs_what_was_shown_without_asking_the_model_again(
 
 
 @pytest.mark.databases("orchestration.admin")
-def test_a_dry_run_is_sent_once_however_often_it_is_pressed(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_dry_run_is_sent_once_however_often_it_is_pressed(admin_client, model_server, shop):
     """C5.1: with scripts and without."""
     store(shop)
     model_server.script(ORDER)
@@ -292,9 +275,7 @@ def test_a_dry_run_is_sent_once_however_often_it_is_pressed(
     assert len(shop.arrived) == 1
 
 
-def test_a_tool_that_would_send_something_else_by_now_sends_nothing(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_a_tool_that_would_send_something_else_by_now_sends_nothing(admin_client, model_server, shop):
     """C4.5: what was looked at is what is sent."""
     store(shop)
     model_server.script(ORDER)
@@ -313,9 +294,7 @@ def test_a_tool_that_would_send_something_else_by_now_sends_nothing(
     assert not shop.arrived
 
 
-def test_an_answer_in_words_is_made_of_what_was_sent_later(
-    admin_client: Client, model_server: ModelServer, shop: TargetApi
-) -> None:
+def test_an_answer_in_words_is_made_of_what_was_sent_later(admin_client, model_server, shop):
     """C6.1: as the dry run asked for it."""
     store(shop)
     model_server.script(ORDER, "It is on its way.")
@@ -326,9 +305,7 @@ def test_an_answer_in_words_is_made_of_what_was_sent_later(
 @pytest.mark.parametrize(
     "fields", [{"caller": "user:0"}, {"dry_run": False}, {"status": "error"}, {"arguments": None}], ids=str
 )
-def test_only_ones_own_dry_run_that_succeeded_can_be_sent(
-    admin_client: Client, fields: dict[str, Any]
-) -> None:
+def test_only_ones_own_dry_run_that_succeeded_can_be_sent(admin_client, fields):
     """C4.5."""
     record = dry_run_by(User.objects.get(), **fields)
     answer = send(admin_client, record)
@@ -339,7 +316,7 @@ def test_only_ones_own_dry_run_that_succeeded_can_be_sent(
     assert not Execution.objects.exists()
 
 
-def test_sending_needs_a_post_with_an_id_and_a_record(admin_client: Client) -> None:
+def test_sending_needs_a_post_with_an_id_and_a_record(admin_client):
     """C4.5."""
     record = dry_run_by(User.objects.get())
     assert admin_client.get(send_url(record)).status_code == 405
@@ -348,9 +325,7 @@ def test_sending_needs_a_post_with_an_id_and_a_record(admin_client: Client) -> N
     assert send(admin_client, record).status_code == 404
 
 
-def test_a_workflow_of_another_engine_is_dry_run_and_sent_likewise(
-    admin_client: Client, model_server: ModelServer, settings: Settings
-) -> None:
+def test_a_workflow_of_another_engine_is_dry_run_and_sent_likewise(admin_client, model_server, settings):
     """C4.5: what its engine refuses is what the run came to."""
     settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
     make_workflow(name="say", input_schema={"type": "object", "properties": {"text": {"type": "string"}}})

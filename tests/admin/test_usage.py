@@ -18,7 +18,6 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import HistoryEntry, Review, Workflow
 from executions.models import Execution
 from mcp_bridge.tokens import create_token
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, page_url, run_action, text_of
 from tests.factories import (
     make_execution,
@@ -78,17 +77,13 @@ def make_used_workflows() -> None:
         ("failing", ["failing"]),
     ],
 )
-def test_the_list_of_workflows_is_narrowed_by_their_use(
-    admin_client: Client, use: str, names: list[str]
-) -> None:
+def test_the_list_of_workflows_is_narrowed_by_their_use(admin_client, use, names):
     """What is called, never called, failing."""
     make_used_workflows()
     assert shown_rows(admin_client, Workflow, use=use) == names
 
 
-def test_the_list_of_workflows_shows_and_sorts_by_calls_failures_and_the_last_call(
-    admin_client: Client,
-) -> None:
+def test_the_list_of_workflows_shows_and_sorts_by_calls_failures_and_the_last_call(admin_client):
     """And each number leads to its executions."""
     make_used_workflows()
     page = admin_client.get(list_url(Workflow))
@@ -101,7 +96,7 @@ def test_the_list_of_workflows_shows_and_sorts_by_calls_failures_and_the_last_ca
     assert Execution.objects.count() == 7
 
 
-def test_a_workflows_page_tells_its_use_and_each_number_leads_to_its_executions(admin_client: Client) -> None:
+def test_a_workflows_page_tells_its_use_and_each_number_leads_to_its_executions(admin_client):
     """B8: for the periods in which it was called."""
     make_used_workflows()
     page = admin_client.get(page_url(Workflow.objects.get(tool_name="failing")))
@@ -112,9 +107,7 @@ def test_a_workflows_page_tells_its_use_and_each_number_leads_to_its_executions(
 
 @pytest.mark.parametrize("by", ["tool", "toolset", "caller"])
 @pytest.mark.parametrize("period", ["24h", "7d", "30d"])
-def test_each_number_of_the_usage_page_leads_to_its_executions(
-    admin_client: Client, by: str, period: str
-) -> None:
+def test_each_number_of_the_usage_page_leads_to_its_executions(admin_client, by, period):
     """Calls and failures per tool, toolset and caller, also of tools that are gone."""
     make_used_workflows()
     gone = make_workflow(name="gone")
@@ -125,9 +118,7 @@ def test_each_number_of_the_usage_page_leads_to_its_executions(
     assert assert_numbers_lead_to_their_rows(admin_client, page) >= 3
 
 
-def test_the_usage_page_tells_durations_tokens_and_shares_and_is_sorted_by_each(
-    admin_client: Client,
-) -> None:
+def test_the_usage_page_tells_durations_tokens_and_shares_and_is_sorted_by_each(admin_client):
     """B8."""
     workflow, now = make_workflow(name="slow"), timezone.now()
     began = now - timedelta(seconds=60)
@@ -146,7 +137,7 @@ def test_the_usage_page_tells_durations_tokens_and_shares_and_is_sorted_by_each(
     }  # fmt: skip
 
 
-def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client: Client) -> None:
+def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client):
     """What is called meanwhile stays, and so does what is new or under way."""
     long_ago = timezone.now() - timedelta(days=100)
     idle, busy, active = (
@@ -169,7 +160,7 @@ def test_what_nobody_calls_is_disabled_together_and_leaves_history(admin_client:
     assert HistoryEntry.of(idle).get().message == "Disabled."
 
 
-def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client: Client) -> None:
+def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client):
     """How many, and which toolsets lose how many of theirs."""
     long_ago = timezone.now() - timedelta(days=100)
     idle, other = (make_workflow(name=name, first_seen_at=long_ago) for name in ("idle", "other"))
@@ -190,13 +181,13 @@ def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client: Client)
     assert "Nothing to disable" in nothing
 
 
-def test_usage_is_not_shown_to_who_may_not_see_executions(staff_with: StaffWith) -> None:
+def test_usage_is_not_shown_to_who_may_not_see_executions(staff_with):
     """B8."""
     stranger = staff_with("view_source")
     assert [stranger.get(url).status_code for url in (USAGE, UNCALLED)] == [403, 403]
 
 
-def test_usage_costs_the_same_number_of_queries_for_few_and_many_rows(admin_client: Client) -> None:
+def test_usage_costs_the_same_number_of_queries_for_few_and_many_rows(admin_client):
     """B8."""
     counts = []
     for _ in range(2):
@@ -236,7 +227,7 @@ def make_what_needs_attention() -> None:
 
 
 @pytest.mark.parametrize("period", ["24h", "7d", "30d"])
-def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, period: str) -> None:
+def test_each_number_of_the_first_page_leads_to_its_rows(admin_client, period):
     """What needs attention, what runs, what was called and what failed."""
     make_what_needs_attention()
     page = admin_client.get("/admin/", {"period": period})
@@ -244,7 +235,7 @@ def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, p
     assert assert_numbers_lead_to_their_rows(admin_client, page) >= 20
 
 
-def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: Client) -> None:
+def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client):
     """N6: connect, review, expose, a token, a call; with the address for clients and the documentation."""
 
     def to_do() -> list[str]:
@@ -266,7 +257,7 @@ def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: C
     assert to_do() == [] and "First steps" not in text_of(admin_client.get("/admin/"))
 
 
-def test_the_demo_is_no_engine_of_one_s_own_and_can_be_deleted(admin_client: Client) -> None:
+def test_the_demo_is_no_engine_of_one_s_own_and_can_be_deleted(admin_client):
     """N6: for good, with what it ran."""
     demo = make_source(settings.DEMO_SOURCE)
     workflow = make_workflow(source=demo)
@@ -283,7 +274,7 @@ def test_the_demo_is_no_engine_of_one_s_own_and_can_be_deleted(admin_client: Cli
     assert page.context["steps"][0][0].done and "is a demo" not in text_of(page)
 
 
-def test_the_charts_add_up_to_what_was_called(admin_client: Client) -> None:
+def test_the_charts_add_up_to_what_was_called(admin_client):
     """For 24 hours, 7 and 30 days, with a bar for each hour or day."""
     workflow, now = make_workflow(), timezone.now()
     for days in (0, 2, 10, 40):

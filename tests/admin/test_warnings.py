@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
@@ -82,9 +81,7 @@ def poisoned(engine: Engine, source: Source) -> Workflow:
 
 
 @pytest.mark.parametrize("said", POISONED, ids=str)
-def test_a_workflow_that_is_poisoned_when_first_listed_is_marked(
-    admin_client: Client, engine: Engine, source: Source, said: dict[str, Any]
-) -> None:
+def test_a_workflow_that_is_poisoned_when_first_listed_is_marked(admin_client, engine, source, said):
     """H7: in its discovery run, in the list and its filter, on its page, and over REST."""
     engine.workflows = [definition(1, **said), definition(2)]
     run = refresh_source(source)
@@ -103,14 +100,14 @@ def test_a_workflow_that_is_poisoned_when_first_listed_is_marked(
 
 
 @pytest.mark.parametrize("said", HARMLESS, ids=str)
-def test_ordinary_texts_are_not_marked(engine: Engine, source: Source, said: dict[str, Any]) -> None:
+def test_ordinary_texts_are_not_marked(engine, source, said):
     """H7"""
     engine.workflows = [definition(1, **said)]
     assert MARK not in str(refresh_source(source).flagged)
     assert not Workflow.objects.exclude(warning="").exists()
 
 
-def test_the_mark_follows_what_the_engine_says_and_what_is_accepted(engine: Engine, source: Source) -> None:
+def test_the_mark_follows_what_the_engine_says_and_what_is_accepted(engine, source):
     """H6, H7: of a hidden workflow the present texts, of an enabled one those that agents see."""
     engine.workflows = [definition(1)]
     refresh_source(source)
@@ -130,7 +127,7 @@ def test_the_mark_follows_what_the_engine_says_and_what_is_accepted(engine: Engi
     )
 
 
-def test_words_mark_and_do_not_hide_where_new_workflows_are_enabled(engine: Engine, source: Source) -> None:
+def test_words_mark_and_do_not_hide_where_new_workflows_are_enabled(engine, source):
     """H7: somebody has chosen that; a list of words decides nothing."""
     Source.objects.update(new_workflows=Source.NewWorkflows.EXPOSED)
     source.refresh_from_db()
@@ -139,7 +136,7 @@ def test_words_mark_and_do_not_hide_where_new_workflows_are_enabled(engine: Engi
     assert "report_1" in load_exposed_catalogue().workflows and MARK in run.flagged[0]["reason"]
 
 
-def test_an_upgrade_marks_what_was_listed_before(poisoned: Workflow) -> None:
+def test_an_upgrade_marks_what_was_listed_before(poisoned):
     """H7"""
     Workflow.objects.update(warning="")
     import_module("catalogue.migrations.0021_workflow_warning").mark_known(apps, None)
@@ -150,9 +147,7 @@ def test_an_upgrade_marks_what_was_listed_before(poisoned: Workflow) -> None:
 # Enabling
 
 
-def test_the_switch_of_a_marked_workflow_asks_before_it_enables(
-    admin_client: Client, poisoned: Workflow
-) -> None:
+def test_the_switch_of_a_marked_workflow_asks_before_it_enables(admin_client, poisoned):
     """H7: beside what it warns of; the others are enabled at once."""
     other = Workflow.objects.get(upstream_id="wf-2")
     for workflow, is_enabled in ((other, True), (poisoned, False)):
@@ -170,9 +165,7 @@ def test_the_switch_of_a_marked_workflow_asks_before_it_enables(
     assert "Not enabled yet" not in text_of(answer)
 
 
-def test_the_page_of_a_marked_workflow_asks_before_it_enables(
-    admin_client: Client, poisoned: Workflow
-) -> None:
+def test_the_page_of_a_marked_workflow_asks_before_it_enables(admin_client, poisoned):
     """H7"""
     url = page_url(poisoned)
     first = admin_client.post(url, form_at(admin_client, url) | {"enabled": "on", "title_override": "Mine"})
@@ -189,8 +182,8 @@ def test_the_page_of_a_marked_workflow_asks_before_it_enables(
 
 
 def test_a_marked_workflow_that_changes_after_the_question_is_not_enabled(
-    admin_client: Client, engine: Engine, source: Source, poisoned: Workflow
-) -> None:
+    admin_client, engine, source, poisoned
+):
     """H7: by none of the ways to answer."""
     asked = run_action(admin_client, "enable_selected", poisoned)
     switch = {"enabled": "true", "seen": poisoned.content_hash, "warned": "yes"}
@@ -202,7 +195,7 @@ def test_a_marked_workflow_that_changes_after_the_question_is_not_enabled(
     assert not poisoned.enabled
 
 
-def test_enabling_several_shows_what_is_marked_and_asks(admin_client: Client, poisoned: Workflow) -> None:
+def test_enabling_several_shows_what_is_marked_and_asks(admin_client, poisoned):
     """H7: however few; without a mark nothing is asked."""
     asked = run_action(admin_client, "enable_selected", *Workflow.objects.all())
     page = text_of(asked)
@@ -214,9 +207,7 @@ def test_enabling_several_shows_what_is_marked_and_asks(admin_client: Client, po
     assert told(run_action(admin_client, "enable_selected", Workflow.objects.get(upstream_id="wf-2")))
 
 
-def test_what_was_not_marked_when_the_page_asked_stays_hidden(
-    admin_client: Client, engine: Engine, source: Source, poisoned: Workflow
-) -> None:
+def test_what_was_not_marked_when_the_page_asked_stays_hidden(admin_client, engine, source, poisoned):
     """H7: also of rows on other pages, which are otherwise enabled as they are."""
     both = list(Workflow.objects.all())
     asked = run_action(admin_client, "enable_selected", *both)
@@ -227,7 +218,7 @@ def test_what_was_not_marked_when_the_page_asked_stays_hidden(
     assert Workflow.objects.get(enabled=True) == poisoned
 
 
-def test_rest_names_what_is_marked_of_what_it_enables(poisoned: Workflow) -> None:
+def test_rest_names_what_is_marked_of_what_it_enables(poisoned):
     """H7: clients of before, who know no marks, work as they did."""
     client = administrator()
     enabled = client.post("/api/workflows/enable/", {"source": "erp", "all": True}, format="json").json()
@@ -246,13 +237,7 @@ class Terminal(StringIO):
 @pytest.mark.parametrize(
     ("answer", "agrees"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)]
 )
-def test_the_command_shows_what_is_marked_and_asks(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    poisoned: Workflow,
-    answer: str,
-    agrees: bool,
-) -> None:
+def test_the_command_shows_what_is_marked_and_asks(capsys, monkeypatch, poisoned, answer, agrees):
     """H7"""
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with nullcontext() if agrees else pytest.raises(CommandError, match="Nothing was changed"):
@@ -261,7 +246,7 @@ def test_the_command_shows_what_is_marked_and_asks(
     assert Workflow.objects.filter(enabled=True).count() == (2 if agrees else 0)
 
 
-def test_a_command_without_a_terminal_enables_what_is_marked_only_when_told_so(poisoned: Workflow) -> None:
+def test_a_command_without_a_terminal_enables_what_is_marked_only_when_told_so(poisoned):
     """H7"""
     call_command("enable_workflows", "report_2", source="erp")
     with pytest.raises(CommandError, match="repeat the command with --yes"):
@@ -300,9 +285,7 @@ BEFORE = {"wf-1": "Makes report 1.", "wf-2": "Makes report 2."}
 AFTER = {"wf-1": "Better words.", "wf-2": IGNORE, "wf-3": f"{IGNORE} At once."}
 
 
-def test_accepting_from_the_list_shows_what_it_lets_through_and_asks(
-    admin_client: Client, held: list[Review]
-) -> None:
+def test_accepting_from_the_list_shows_what_it_lets_through_and_asks(admin_client, held):
     """H6: old beside new, with the warnings, those first."""
     asked = run_action(admin_client, "accept_selected", *held)
     page = text_of(asked)
@@ -317,9 +300,7 @@ def test_accepting_from_the_list_shows_what_it_lets_through_and_asks(
     assert descriptions() == AFTER
 
 
-def test_an_answer_does_not_accept_what_has_changed_since_the_question(
-    admin_client: Client, engine: Engine, source: Source, held: list[Review]
-) -> None:
+def test_an_answer_does_not_accept_what_has_changed_since_the_question(admin_client, engine, source, held):
     """H6"""
     asked = run_action(admin_client, "accept_selected", *held)
     engine.workflows = [
@@ -334,16 +315,14 @@ def test_an_answer_does_not_accept_what_has_changed_since_the_question(
 
 
 @pytest.mark.parametrize(("number", "primary"), [(1, "accept"), (2, "keep"), (3, "keep")])
-def test_where_there_is_a_warning_keep_is_the_first_choice(
-    admin_client: Client, held: list[Review], number: int, primary: str
-) -> None:
+def test_where_there_is_a_warning_keep_is_the_first_choice(admin_client, held, number, primary):
     """H6: of a change, and of a new workflow."""
     page = admin_client.get(page_url(held[number - 1]))
     buttons = {button.name: button.variant for button in page.context_data["buttons"]}
     assert buttons == {"accept": "default", "keep": "default"} | {primary: "primary"}
 
 
-def test_the_list_of_reviews_over_rest_has_the_warnings(held: list[Review]) -> None:
+def test_the_list_of_reviews_over_rest_has_the_warnings(held):
     """H6: a decision names an offer from there."""
     listed = administrator().get("/api/reviews/").json()["results"]
     warned = {one["workflow"]: one["warning"] for one in listed}
@@ -352,9 +331,7 @@ def test_the_list_of_reviews_over_rest_has_the_warnings(held: list[Review]) -> N
 
 
 @pytest.mark.parametrize("how", ["refused", "declined", "agreed", "with --yes"])
-def test_the_command_shows_everything_that_it_accepts_and_asks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, held: list[Review], how: str
-) -> None:
+def test_the_command_shows_everything_that_it_accepts_and_asks(capsys, monkeypatch, held, how):
     """H6: it refuses where nobody can answer."""
     answers = {"declined": "no\n", "agreed": "y\n"}
     monkeypatch.setattr("sys.stdin", Terminal(answers[how]) if how in answers else StringIO("y\n"))

@@ -49,7 +49,7 @@ def counted(client: Client, **query: str) -> dict[tuple[str, str], int]:
     return counts
 
 
-def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client: Client) -> None:
+def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client):
     """A4.2: each reason by itself, and all of them together."""
     source = make_source()
     secret = make_filter("secret*", action="exclude")
@@ -75,7 +75,7 @@ def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(adm
 
 
 @pytest.mark.databases("catalogue.models.workflow")
-def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client: Client, subtests: Any) -> None:
+def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client, subtests):
     """A4.2, B4: tags, hints, toolsets and curation count as they are shown, whoever said so."""
     source, long_ago = make_source(), timezone.now() - timedelta(days=10)
     old = {"changed_at": long_ago, "first_seen_at": long_ago}
@@ -107,7 +107,7 @@ def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client: Client
 
 
 @pytest.mark.databases("catalogue.models.workflow")
-def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client: Client) -> None:
+def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client):
     """B4: for every combination of the engine's and the curator's word."""
     source, words = make_source(), (None, True, False)
     for read_only in words:
@@ -121,7 +121,7 @@ def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client: Clie
         assert set(Workflow.objects.filter(is_hinted(hint)).values_list("tool_name", flat=True)) == expected
 
 
-def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client) -> None:
+def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client):
     """A3.1."""
     source = make_source()
     make_workflow(source, name="billing_month", description="Sends invoices.")
@@ -133,7 +133,7 @@ def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client
     assert found(admin_client, q="invoices sends") == {"billing_month", "old_billing_month"}
 
 
-def test_a_row_does_not_repeat_the_title_of_an_imported_tool(admin_client: Client) -> None:
+def test_a_row_does_not_repeat_the_title_of_an_imported_tool(admin_client):
     """A3.1: of the description only its beginning is shown."""
     make_workflow(upstream_title="Add a watcher", description="Add a watcher\n\nNotifies a user of changes.")
     make_workflow(name="w", tool_name="w", upstream_title="Report", description="Reports the sales of a day.")
@@ -143,7 +143,7 @@ def test_a_row_does_not_repeat_the_title_of_an_imported_tool(admin_client: Clien
     assert "Add a watcher Add a watcher" not in shown
 
 
-def test_a_tag_is_found_by_its_word_in_any_script(admin_client: Client) -> None:
+def test_a_tag_is_found_by_its_word_in_any_script(admin_client):
     """A3.1: also beside words from elsewhere; a curator's tags replace the engine's."""
     source = make_source()
     make_workflow(source, name="billing_month", tags=["Vertrieb"], tags_override=["営業", "month end"])
@@ -153,9 +153,7 @@ def test_a_tag_is_found_by_its_word_in_any_script(admin_client: Client) -> None:
     assert found(admin_client, q="billing_* 営業") == {"billing_month"}
 
 
-def test_the_list_costs_the_same_number_of_queries_for_few_rows_and_for_many(
-    admin_client: Client,
-) -> None:
+def test_the_list_costs_the_same_number_of_queries_for_few_rows_and_for_many(admin_client):
     """A4.2: with filters that ask what agents see, too."""
     source = make_source()
     make_filter("x*", action="exclude")
@@ -176,7 +174,7 @@ def test_the_list_costs_the_same_number_of_queries_for_few_rows_and_for_many(
     assert max(counts) <= 40
 
 
-def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client: Client) -> None:
+def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client):
     """A4.4: agents notice, and the history tells who did it."""
     workflow = make_workflow(enabled=False)
     revision = Revision.current()
@@ -193,7 +191,7 @@ def test_a_switch_in_the_list_enables_and_disables_one_workflow(admin_client: Cl
     ]
 
 
-def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client: Client) -> None:
+def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client):
     """A5.2: hidden workflows follow their engine, so that a click would expose words that nobody has read."""
     one, other, third = (make_workflow(enabled=False, content_hash=text) for text in "abc")
     page = admin_client.get(LIST)
@@ -215,9 +213,7 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
     assert "Enabled: 2." in told(admin_client.post(LIST, everything)), "rows of other pages as they are"
 
 
-def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_would_see(
-    admin_client: Client,
-) -> None:
+def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_would_see(admin_client):
     """A4.4: with all pages selected, nobody has seen how many that is."""
     rows = make_workflows(60, make_source("large"), enabled=False, content_hash="a")
     make_workflow(rows[0].source, name="on")
@@ -260,8 +256,8 @@ def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_wou
     ],
 )
 def test_whatever_agents_notice_of_many_workflows_is_done_only_after_the_page_said_how_many(
-    admin_client: Client, action: str, asked: str, done: str
-) -> None:
+    admin_client, action, asked, done
+):
     """A4.4: tools were taken from agents by one click, with all pages selected."""
     rows = make_workflows(60, make_source("large"))
     make_workflow(rows[0].source, name="off", enabled=False, destructive_hint=True)
@@ -279,7 +275,7 @@ def test_whatever_agents_notice_of_many_workflows_is_done_only_after_the_page_sa
 
 
 @pytest.mark.parametrize("action", ["enable_selected", "tag_selected", "remove_selected"])
-def test_an_answer_is_for_the_workflows_that_the_question_counted(admin_client: Client, action: str) -> None:
+def test_an_answer_is_for_the_workflows_that_the_question_counted(admin_client, action):
     """A4.4: a listing or another curator adds rows to those that the list matches in the meantime."""
     gone = timezone.now() if action == "remove_selected" else None
     source = make_source("large")
@@ -295,7 +291,7 @@ def test_an_answer_is_for_the_workflows_that_the_question_counted(admin_client: 
     assert (late.enabled, late.shown_tags) == (False, []), "nobody was asked about it"
 
 
-def test_tags_are_added_to_and_taken_from_many_at_once(admin_client: Client) -> None:
+def test_tags_are_added_to_and_taken_from_many_at_once(admin_client):
     """A4.2: to the engine's; what comes to the engine's own again is nobody's decision."""
     source = make_source()
     a, b = make_workflow(source, tags=["one"]), make_workflow(source, tags_override=["two"])
@@ -319,7 +315,7 @@ def shown_tags() -> dict[int, list[str]]:
     return {row.pk: row.shown_tags for row in Workflow.objects.all()}
 
 
-def test_everything_that_matches_is_added_to_a_toolset(admin_client: Client) -> None:
+def test_everything_that_matches_is_added_to_a_toolset(admin_client):
     """A4.2: beyond the page that is shown; what is there already stays."""
     workflows = make_workflows(60)
     toolset = make_toolset("finance", picked=workflows[:1])
@@ -334,7 +330,7 @@ def test_everything_that_matches_is_added_to_a_toolset(admin_client: Client) -> 
     assert "Added to the toolset finance." in HistoryEntry.of(workflows[5]).get().message
 
 
-def test_a_row_tells_what_its_tool_costs(admin_client: Client) -> None:
+def test_a_row_tells_what_its_tool_costs(admin_client):
     """D4: the same figures as the whole list's."""
     make_workflow(description="Short.", input_schema={"type": "object", "description": "word " * 500})
     make_workflow(description="Short.", enabled=False)
@@ -345,7 +341,7 @@ def test_a_row_tells_what_its_tool_costs(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("catalogue.models.workflow")
-def test_each_filter_tells_how_many_rows_its_choices_leave(admin_client: Client, subtests: Any) -> None:
+def test_each_filter_tells_how_many_rows_its_choices_leave(admin_client, subtests):
     """A4.2: of those that the other filters and the search leave."""
     make_everything(User.objects.get())
     source, secret = make_source(), make_filter("secret*", action="exclude", position=0)
@@ -367,8 +363,8 @@ def test_each_filter_tells_how_many_rows_its_choices_leave(admin_client: Client,
 
 
 def test_the_counts_of_the_filters_cost_the_same_number_of_queries_however_many_choices_there_are(
-    admin_client: Client,
-) -> None:
+    admin_client,
+):
     """A4.2"""
     query = {"visibility": "exposed", "toolset": "finance", "q": "workflow_*"}
     make_toolset("finance", rules=["*"])
@@ -392,7 +388,7 @@ def test_the_counts_of_the_filters_cost_the_same_number_of_queries_however_many_
     assert max(costs) <= 58
 
 
-def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin_client: Client) -> None:
+def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin_client):
     """A1.3: after a question, and not those whose history would lose them."""
     source, gone = make_source(), timezone.now()
     present, ran = make_workflow(source), make_workflow(source, missing_since=gone)
@@ -435,9 +431,7 @@ RESULTS_OF_ALL_PAGES = {
 }
 
 
-def test_an_action_takes_more_workflows_than_a_statement_takes_parameters(
-    admin_client: Client, thousands: list[Workflow], subtests: pytest.Subtests
-) -> None:
+def test_an_action_takes_more_workflows_than_a_statement_takes_parameters(admin_client, thousands, subtests):
     """A4.2: all pages of a list that filters and a search have narrowed."""
     toolset, hidden = make_toolset("finance"), f"{LIST}?visibility=disabled&toolset=-&q=report_*"
     for action, result in RESULTS_OF_ALL_PAGES.items():
@@ -452,9 +446,7 @@ def test_an_action_takes_more_workflows_than_a_statement_takes_parameters(
             assert result in told(answer)
 
 
-def test_a_filter_finds_more_workflows_than_a_statement_takes_parameters(
-    admin_client: Client, thousands: list[Workflow]
-) -> None:
+def test_a_filter_finds_more_workflows_than_a_statement_takes_parameters(admin_client, thousands):
     for query in ("visibility=hidden", "toolset=-"):
         assert listed(admin_client, f"{LIST}?{query}").result_count == len(thousands)
     Workflow.objects.update(enabled=True)

@@ -15,7 +15,6 @@ from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_at, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_source, make_workflow
 from tests.icons import PNG
@@ -31,7 +30,7 @@ def change(client: Client, workflow: Workflow, **typed: str) -> Any:
     return response
 
 
-def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> None:
+def test_the_curators_words_stand_beside_the_engines(admin_client):
     """A3.1: both layers on one page."""
     workflow = make_workflow(
         description="Upstream words.", tags=["upstream-tag"], description_override="Our words."
@@ -42,7 +41,7 @@ def test_the_curators_words_stand_beside_the_engines(admin_client: Client) -> No
     assert "upstream-tag" in shown
 
 
-def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -> None:
+def test_overrides_are_saved_and_the_engines_layer_stays(admin_client):
     """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
     workflow = make_workflow(description="Upstream words.", tags=["a"])
     given_before = workflow.tool_name
@@ -79,9 +78,7 @@ def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -
         ("destructive_hint", "true"),
     ],
 )
-def test_what_no_workflow_can_have_is_refused_at_its_field(
-    admin_client: Client, field: str, typed: str
-) -> None:
+def test_what_no_workflow_can_have_is_refused_at_its_field(admin_client, field, typed):
     """A6.4, B4, B8: by the rules that hold for REST."""
     make_workflow(tool_name="taken")
     workflow = make_workflow(tool_name="mine")
@@ -91,9 +88,7 @@ def test_what_no_workflow_can_have_is_refused_at_its_field(
 
 
 @pytest.mark.parametrize(("typed", "stored"), [("", None), ("-", []), ("a,b", ["a", "b"])])
-def test_tags_can_be_the_engines_none_or_our_own(
-    admin_client: Client, typed: str, stored: list[str] | None
-) -> None:
+def test_tags_can_be_the_engines_none_or_our_own(admin_client, typed, stored):
     """D3: an empty field restores what the engine says."""
     workflow = make_workflow(tags=["upstream"], tags_override=["old"])
     given = form_at(admin_client, page_url(workflow))
@@ -103,7 +98,7 @@ def test_tags_can_be_the_engines_none_or_our_own(
 
 
 @pytest.mark.parametrize("tags", [None, [], ["a", "b"]])
-def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags: list[str] | None) -> None:
+def test_saving_an_unchanged_workflow_changes_nothing(admin_client, tags):
     """A6.4: names and words stay as they are."""
     workflow = make_workflow(tags_override=tags)
     before, revision = Workflow.objects.values().get(), Revision.current()
@@ -113,7 +108,7 @@ def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags
     assert Revision.current() == revision
 
 
-def test_a_tool_name_that_another_has_is_refused_with_whose_it_is(admin_client: Client) -> None:
+def test_a_tool_name_that_another_has_is_refused_with_whose_it_is(admin_client):
     """B8: two engines often have a workflow of the same name."""
     make_workflow(make_source(name="billing"), tool_name="report", name="Monthly report")
     workflow = make_workflow(tool_name="mine")
@@ -124,14 +119,14 @@ def test_a_tool_name_that_another_has_is_refused_with_whose_it_is(admin_client: 
     ]
 
 
-def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
+def test_a_replaced_schema_is_pointed_out(admin_client):
     """A6.3: the admin learns that agents see a generic schema, and why."""
     workflow = make_workflow(schema_problem="Invalid input schema: /properties/a: 3 is no schema")
     assert "/properties/a: 3 is no schema" in text_of(admin_client.get(page_url(workflow)))
     assert "schema replaced" in text_of(admin_client.get(list_url(Workflow)))
 
 
-def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(admin_client: Client) -> None:
+def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(admin_client):
     """A4.4"""
     recursive = {"type": "object", "properties": {"and": {"type": "array", "items": {"$ref": "#"}}}}
     odd = make_workflow(name="pay.all", input_schema=recursive, enabled=False)
@@ -144,7 +139,7 @@ def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(
     assert "model providers refuse" not in text_of(admin_client.get(page_url(plain)))
 
 
-def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) -> None:
+def test_a_workflows_page_names_the_filter_that_decides(admin_client):
     """A4.2: why it is exposed or not, with a link to the rule."""
     rule = make_filter("pay*", action="exclude")
     workflow = make_workflow(name="pay_all")
@@ -153,7 +148,7 @@ def test_a_workflows_page_names_the_filter_that_decides(admin_client: Client) ->
     assert page_url(rule) in page.content.decode()
 
 
-def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> None:
+def test_a_workflow_that_no_filter_includes_says_so(admin_client):
     """A4.2: whoever says what is in has said that the rest is out."""
     make_filter("pay*", action="include")
     assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
@@ -162,7 +157,7 @@ def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> Non
 # Presentation in clients
 
 
-def test_a_curators_hints_stand_and_the_engines_fill_the_gaps(admin_client: Client) -> None:
+def test_a_curators_hints_stand_and_the_engines_fill_the_gaps(admin_client):
     """A3.1: each of the four is yes, no, or what the engine says, which the form tells."""
     workflow = make_workflow(hints={"destructiveHint": True, "openWorldHint": False})
     page = text_of(admin_client.get(page_url(workflow)))
@@ -177,7 +172,7 @@ def test_a_curators_hints_stand_and_the_engines_fill_the_gaps(admin_client: Clie
     assert workflow.effective_hints == workflow.hints
 
 
-def test_an_icon_is_shown_as_a_picture_only_if_nothing_has_to_be_fetched(admin_client: Client) -> None:
+def test_an_icon_is_shown_as_a_picture_only_if_nothing_has_to_be_fetched(admin_client):
     """B8: a curator's browser asks no server that an engine names."""
     engines = "https://engine.example.com/icon.png"
     workflow = make_workflow(icons=[{"src": engines}])
@@ -188,7 +183,7 @@ def test_an_icon_is_shown_as_a_picture_only_if_nothing_has_to_be_fetched(admin_c
     assert f'<img src="{PNG}"' in admin_client.get(page_url(workflow)).content.decode()
 
 
-def test_a_workflow_is_offered_as_a_prompt_and_its_results_are_kept(admin_client: Client) -> None:
+def test_a_workflow_is_offered_as_a_prompt_and_its_results_are_kept(admin_client):
     """E4: both are a curator's to switch on, and off again."""
     workflow = make_workflow()
     change(admin_client, workflow, offered_as_prompt="on", cache_seconds="3600")
@@ -197,7 +192,7 @@ def test_a_workflow_is_offered_as_a_prompt_and_its_results_are_kept(admin_client
     assert (workflow.offered_as_prompt, workflow.cache_seconds) == (False, None)
 
 
-def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(admin_client: Client) -> None:
+def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(admin_client):
     """A6.4"""
     workflow = make_workflow(tool_name="report", description="x" * 400)
     response = change(admin_client, workflow, tool_name="monthly_report")
@@ -215,7 +210,7 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     assert re.search(r"about 1\d\d tokens", text_of(admin_client.get(page_url(workflow))))
 
 
-def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_client: Client) -> None:
+def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_client):
     """A6.4: the other change is first to have its turn."""
     first, second = make_workflow(tool_name="report"), make_workflow(tool_name="other")
     given = form_at(admin_client, page_url(second)) | {"tool_name": "weekly"}
@@ -233,14 +228,14 @@ def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_clie
     assert second.tool_name == "other"
 
 
-def test_people_who_may_only_look_see_what_was_decided(staff_with: StaffWith) -> None:
+def test_people_who_may_only_look_see_what_was_decided(staff_with):
     """B8: without a form."""
     workflow = make_workflow(read_only_hint=True, cache_seconds=77)
     shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
     assert "read-only" in shown and "77" in shown
 
 
-def test_the_engines_own_name_is_told_beside_its_title(admin_client: Client) -> None:
+def test_the_engines_own_name_is_told_beside_its_title(admin_client):
     """A4.2: filters on the name are matched with it, not with the tool's name."""
     workflow = make_workflow(name="Pay an invoice", upstream_title="Invoices")
     shown = text_of(admin_client.get(page_url(workflow)))
@@ -263,7 +258,7 @@ def row(number: int, **typed: str) -> dict[str, str]:
     return {f"argument_overrides-{number}-{part}": value for part, value in typed.items()}
 
 
-def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) -> None:
+def test_a_curator_changes_single_arguments_in_a_row_each(admin_client):
     """Issue 13, 5: our description, a value that agents do not see, a default; what does not fit is told."""
     workflow = make_workflow(input_schema=ARGUMENTS)
     shown = text_of(admin_client.get(page_url(workflow)))
@@ -300,7 +295,7 @@ def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) 
     assert workflow.argument_overrides == expected
 
 
-def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with: StaffWith) -> None:
+def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with):
     changed = {"tenant": {"constant": "acme"}, "days": {"default": 3, "description": "Ours."}}
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=changed)
     shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
@@ -308,16 +303,14 @@ def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with: St
     assert "Alias" not in shown
 
 
-def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
+def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client):
     """A4.3"""
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides={"gone": {"constant": 1}})
     shown = text_of(admin_client.get(page_url(workflow)))
     assert "gone: The engine's schema has no such argument." in shown
 
 
-def test_a_rule_for_approval_that_cannot_be_read_is_told_in_the_words_that_were_typed(
-    admin_client: Client,
-) -> None:
+def test_a_rule_for_approval_that_cannot_be_read_is_told_in_the_words_that_were_typed(admin_client):
     workflow = make_workflow(input_schema=ARGUMENTS)
     form = form_at(admin_client, page_url(workflow)) | {"approval_rules": "/amount exceeds 5"}
     assert "Line 1: the comparison 'exceeds' must be one of over," in text_of(
@@ -325,7 +318,7 @@ def test_a_rule_for_approval_that_cannot_be_read_is_told_in_the_words_that_were_
     )
 
 
-def test_a_rule_for_approval_whose_argument_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
+def test_a_rule_for_approval_whose_argument_the_engine_no_longer_has_is_told(admin_client):
     rule = {"argument": "/amount", "is": "over", "value": 1}
     workflow = make_workflow(approval_rules=[rule], input_schema={"properties": {"total": {}}})
     shown = text_of(admin_client.get(page_url(workflow)))
@@ -333,7 +326,7 @@ def test_a_rule_for_approval_whose_argument_the_engine_no_longer_has_is_told(adm
     assert "has no amount; it has total" in shown
 
 
-def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client: Client) -> None:
+def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client):
     """Issue 13, 5: with our words and without what is hidden, also before it is exposed."""
     hidden = {"tenant": {"constant": "acme"}}
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=hidden, description_override="Ours.")
@@ -347,7 +340,7 @@ def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client
     assert f"{length} characters in tools/list, about {-(-length // 4)} tokens" in entry.replace(" ,", ",")
 
 
-def test_a_page_that_is_out_of_date_enables_nothing(admin_client: Client) -> None:
+def test_a_page_that_is_out_of_date_enables_nothing(admin_client):
     """A5.2: whoever pressed Save had read what the engine said before; nor is anything else of it saved."""
     workflow = make_workflow(enabled=False, content_hash="a")
     given = form_at(admin_client, page_url(workflow))

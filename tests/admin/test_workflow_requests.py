@@ -12,7 +12,6 @@ from django.utils import timezone
 from catalogue.exposure import forget_catalogue
 from executions.models import Execution
 from orchestration.models import Stage, StageState, WorkflowRequest
-from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, page_url, text_of
 from tests.factories import make_execution, make_workflow, make_workflow_request, stage_entry
 
@@ -67,14 +66,14 @@ def refunded(**fields: Any) -> WorkflowRequest:
 # The list
 
 
-def test_the_list_shows_who_asked_what_and_what_came_of_it(admin_client: Client) -> None:
+def test_the_list_shows_who_asked_what_and_what_came_of_it(admin_client):
     """C7.1, C7.7."""
     refunded(caller_name="shop front", warnings=["Not put into words."])
     page = text_of(admin_client.get(list_url(WorkflowRequest)))
     assert "just now shop front Refund 12.50 for A-7. refund_order success warning - 2.0 s 1,955" in page
 
 
-def test_the_list_tells_what_failed_what_goes_on_and_what_was_lost(admin_client: Client) -> None:
+def test_the_list_tells_what_failed_what_goes_on_and_what_was_lost(admin_client):
     """C7.6, C8.1 to C8.3."""
     make_workflow_request(status="error", error="No.", error_stage=Stage.LLM_SELECTION)
     make_workflow_request(status="running")
@@ -86,7 +85,7 @@ def test_the_list_tells_what_failed_what_goes_on_and_what_was_lost(admin_client:
 
 
 @pytest.mark.databases("orchestration.admin")
-def test_requests_are_narrowed_by_outcome_stage_tool_purpose_and_time(admin_client: Client) -> None:
+def test_requests_are_narrowed_by_outcome_stage_tool_purpose_and_time(admin_client):
     """C7.7."""
     make_workflow(name="refund_order")
     wanted = make_workflow_request(
@@ -106,7 +105,7 @@ def test_requests_are_narrowed_by_outcome_stage_tool_purpose_and_time(admin_clie
 
 
 @pytest.mark.databases("orchestration.admin")
-def test_a_request_is_found_by_its_words_its_tool_its_caller_and_its_id(admin_client: Client) -> None:
+def test_a_request_is_found_by_its_words_its_tool_its_caller_and_its_id(admin_client):
     """C7.1: also by a tool that is gone."""
     wanted = make_workflow_request("Where is A-7?", selected_tool="get_order", caller_name="shop front")
     make_workflow_request()
@@ -114,7 +113,7 @@ def test_a_request_is_found_by_its_words_its_tool_its_caller_and_its_id(admin_cl
         assert found(admin_client, q=query) == [wanted], query
 
 
-def test_the_list_reads_no_long_texts_and_costs_the_same_for_5_and_for_50_rows(admin_client: Client) -> None:
+def test_the_list_reads_no_long_texts_and_costs_the_same_for_5_and_for_50_rows(admin_client):
     """C7.1."""
 
     def queries() -> list[str]:
@@ -135,7 +134,7 @@ def test_the_list_reads_no_long_texts_and_costs_the_same_for_5_and_for_50_rows(a
     assert not [sql for sql in many for name in LONG if f'"{table}"."{name}"' in sql]
 
 
-def test_who_may_not_look_at_requests_sees_neither_list_nor_page(staff_with: StaffWith) -> None:
+def test_who_may_not_look_at_requests_sees_neither_list_nor_page(staff_with):
     """C7.1: nor the entry in the sidebar."""
     record = make_workflow_request()
     client = staff_with("view_execution")
@@ -144,9 +143,7 @@ def test_who_may_not_look_at_requests_sees_neither_list_nor_page(staff_with: Sta
     assert "Natural-language requests" not in text_of(client.get("/admin/"))
 
 
-def test_the_first_page_counts_the_requests_of_the_last_day(
-    admin_client: Client, staff_with: StaffWith
-) -> None:
+def test_the_first_page_counts_the_requests_of_the_last_day(admin_client, staff_with):
     """C7.1: for those who may look at them."""
     make_workflow_request()
     make_workflow_request(status="error")
@@ -159,7 +156,7 @@ def test_the_first_page_counts_the_requests_of_the_last_day(
 # One request
 
 
-def test_the_page_shows_what_was_asked_chosen_sent_and_answered(admin_client: Client) -> None:
+def test_the_page_shows_what_was_asked_chosen_sent_and_answered(admin_client):
     """C4.4, C5.2, C5.4, C6.5, C7.1 to C7.5."""
     workflow = make_workflow(name="refund_order")
     record = refunded(
@@ -193,7 +190,7 @@ def test_the_page_shows_what_was_asked_chosen_sent_and_answered(admin_client: Cl
     assert page_url(record.execution) in html and page_url(workflow) in html
 
 
-def test_the_page_shows_each_stage_with_its_state_and_time(admin_client: Client) -> None:
+def test_the_page_shows_each_stage_with_its_state_and_time(admin_client):
     """C7.7: also those that it did not come to."""
     begun = timezone.now()
     record = make_workflow_request(
@@ -215,7 +212,7 @@ def test_the_page_shows_each_stage_with_its_state_and_time(admin_client: Client)
     assert "Putting the answer into words skipped" in page
 
 
-def test_a_request_under_way_is_shown_as_far_as_it_is(admin_client: Client) -> None:
+def test_a_request_under_way_is_shown_as_far_as_it_is(admin_client):
     """C7.7."""
     stages = [stage_entry(Stage.TOOL_RETRIEVAL), stage_entry(Stage.LLM_SELECTION, StageState.RUNNING)]
     page = admin_client.get(page_url(make_workflow_request(status="running", stages=stages)))
@@ -224,7 +221,7 @@ def test_a_request_under_way_is_shown_as_far_as_it_is(admin_client: Client) -> N
     assert "data-running" in page.content.decode()
 
 
-def test_texts_of_callers_models_and_apis_stay_texts(admin_client: Client) -> None:
+def test_texts_of_callers_models_and_apis_stay_texts(admin_client):
     """C6.5: a picture or a link in an answer would carry off what is in it."""
     hostile_spec = SPEC | {"url": f"https://api.example.com/{HOSTILE}", "body": HOSTILE}
     response = RESPONSE | {"body": HOSTILE, "headers": {"x-shop": HOSTILE}}
@@ -252,21 +249,21 @@ def test_texts_of_callers_models_and_apis_stay_texts(admin_client: Client) -> No
     assert "<script>alert" not in admin_client.get(list_url(WorkflowRequest)).content.decode()
 
 
-def test_the_answer_of_another_engine_is_shown_as_its_result(admin_client: Client) -> None:
+def test_the_answer_of_another_engine_is_shown_as_its_result(admin_client):
     """C5.4: what ran is no HTTP tool."""
     record = make_workflow_request(execution=make_execution(payload={"output": {"days": 365}}))
     page = shown(admin_client, record)
     assert "Raw response completed" in page and '"days": 365' in page
 
 
-def test_raw_responses_of_others_are_for_those_who_may_look_at_executions(staff_with: StaffWith) -> None:
+def test_raw_responses_of_others_are_for_those_who_may_look_at_executions(staff_with):
     """C5.4."""
     page = shown(staff_with("view_workflowrequest"), refunded())
     assert "You may not view other callers' executions." in page
     assert "183.4 ms" not in page
 
 
-def test_what_the_retention_removed_is_said(admin_client: Client) -> None:
+def test_what_the_retention_removed_is_said(admin_client):
     """E6."""
     record = refunded(payload_pruned_at=timezone.now(), instructions="", arguments=None, http_spec=None)
     Execution.objects.filter(pk=record.execution_id).update(payload_pruned_at=timezone.now())
@@ -279,7 +276,7 @@ def test_what_the_retention_removed_is_said(admin_client: Client) -> None:
 # An execution of an HTTP tool
 
 
-def test_the_page_of_an_http_tools_execution_shows_request_and_response(admin_client: Client) -> None:
+def test_the_page_of_an_http_tools_execution_shows_request_and_response(admin_client):
     """C5.2, C5.4: readably, in place of their JSON."""
     record = refunded()
     page = text_of(admin_client.get(page_url(record.execution)))
@@ -291,7 +288,7 @@ def test_the_page_of_an_http_tools_execution_shows_request_and_response(admin_cl
     assert "The engine's last status" not in page
 
 
-def test_an_answer_that_only_looks_like_http_is_shown_as_it_is(admin_client: Client) -> None:
+def test_an_answer_that_only_looks_like_http_is_shown_as_it_is(admin_client):
     """B3."""
     execution = make_execution(payload={"status_answer": {"request": "r-1", "response": {"code": 3}}})
     page = text_of(admin_client.get(page_url(execution)))

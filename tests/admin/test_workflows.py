@@ -1,7 +1,6 @@
 """Workflows in the admin: finding, enabling and describing them."""
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from catalogue.exposure import (
@@ -36,7 +35,7 @@ def make_one_of_each() -> dict[Visibility, Workflow]:
 # The list
 
 
-def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_client: Client) -> None:
+def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_client):
     """A4.2, A1.3: enabled, missing, switched off or hidden by a filter can be told apart at a glance."""
     workflows = make_one_of_each()
     page = admin_client.get(list_url(Workflow))
@@ -47,7 +46,7 @@ def test_each_row_says_whether_agents_see_the_workflow_and_if_not_why(admin_clie
 
 @pytest.mark.parametrize("query", ["invoices", "Pay", "invoice-flow-77", "send_money", "quarterly"])
 @pytest.mark.databases("catalogue.admin.workflows")
-def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: Client, query: str) -> None:
+def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client, query):
     """A3.1: whatever a curator remembers of it."""
     make_workflows(3)
     make_workflow(
@@ -74,7 +73,7 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
     ],
 )
 @pytest.mark.databases("catalogue.admin.filters")
-def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> None:
+def test_workflows_are_filtered(admin_client, query):
     """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
     make_workflows(3)
     wanted = make_workflow(
@@ -104,13 +103,13 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
     ],
 )
 @pytest.mark.databases("catalogue.admin.filters")
-def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
+def test_the_other_choices_of_the_filters_keep_the_rest(admin_client, query):
     """A6.3: also when somebody edits the address by hand."""
     workflow = make_workflow()
     assert tool_names(admin_client.get(list_url(Workflow), query)) == [workflow.tool_name]
 
 
-def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client) -> None:
+def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client):
     """B8: names, descriptions, tags, schemas and problems of engines are hostile."""
     workflow = make_workflow(
         name=HOSTILE,
@@ -135,8 +134,8 @@ def test_what_the_engine_calls_a_workflow_is_shown_as_text(admin_client: Client)
 
 @pytest.mark.databases("catalogue.admin.workflows")
 def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries(
-    admin_client: Client, django_assert_max_num_queries: object
-) -> None:
+    admin_client, django_assert_max_num_queries
+):
     """A4.2: "select all" reaches beyond the page that is shown."""
     workflows = make_workflows(120)
     with django_assert_max_num_queries(75):  # type: ignore[operator]
@@ -149,7 +148,7 @@ def test_everything_that_matches_can_be_disabled_in_a_constant_number_of_queries
 # Hints for many
 
 
-def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(admin_client: Client) -> None:
+def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(admin_client):
     """A4.4: and agents notice."""
     unsaid, destructive = make_workflow(), make_workflow(destructive_hint=True, idempotent_hint=True)
     done, other = make_workflow(read_only_hint=True), make_workflow()
@@ -164,7 +163,7 @@ def test_selected_workflows_are_marked_as_read_only_whatever_was_said_before(adm
     assert Revision.current() == revision + 1
 
 
-def test_the_engines_hints_can_be_taken_again(admin_client: Client) -> None:
+def test_the_engines_hints_can_be_taken_again(admin_client):
     """A3.1: the way back from having marked too many."""
     engines = {"destructiveHint": True}
     marked = make_workflow(hints=engines, read_only_hint=True, open_world_hint=False)
@@ -178,7 +177,7 @@ def test_the_engines_hints_can_be_taken_again(admin_client: Client) -> None:
 # Permissions
 
 
-def test_workflows_come_from_engines_only(admin_client: Client) -> None:
+def test_workflows_come_from_engines_only(admin_client):
     """A1.2, A1.3: nobody adds or deletes one by hand; its history stays."""
     workflow = make_workflow()
     assert admin_client.get(list_url(Workflow) + "add/").status_code == 403
@@ -189,7 +188,7 @@ def test_workflows_come_from_engines_only(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("catalogue.admin.workflows")
-def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client: Client) -> None:
+def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client):
     """A3.1: the curator's, else the engine's, else the name."""
     second = make_workflow(name="zz", upstream_title="Bake bread")
     third = make_workflow(name="aa", upstream_title="Answer mail", title_override="Count sheep")
@@ -200,7 +199,7 @@ def test_workflows_are_found_and_sorted_by_the_title_that_is_shown(admin_client:
     assert rows == [workflow.tool_name for workflow in (first, second, third)]
 
 
-def test_an_empty_list_offers_only_what_can_be_done_there(admin_client: Client) -> None:
+def test_an_empty_list_offers_only_what_can_be_done_there(admin_client):
     """B8: nobody can add a workflow by hand; filters can be reset once there are some."""
     empty = text_of(admin_client.get(list_url(Workflow)))
     assert "There is nothing here yet." in empty and "0 workflows" in empty

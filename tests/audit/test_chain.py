@@ -12,7 +12,6 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
-from pytest_django import Settings
 
 from audit.models import AuditIsKept, Entry, Kind, Progress, Segment, digest_of, record
 from audit.sealing import Report, head, prune, root_of, seal, verify
@@ -67,7 +66,7 @@ def found(report: Report) -> set[tuple[int | None, int | None]]:
     return {(problem.segment, problem.entry) for problem in report.problems}
 
 
-def test_a_changed_byte_of_any_column_is_found_and_named(subtests: pytest.Subtests) -> None:
+def test_a_changed_byte_of_any_column_is_found_and_named(subtests):
     """16.6"""
     entry = make_audit()[1]
     for field in Entry._meta.concrete_fields:
@@ -79,7 +78,7 @@ def test_a_changed_byte_of_any_column_is_found_and_named(subtests: pytest.Subtes
             assert found(report) == {(2, entry.pk)}, str(report.problems)
 
 
-def test_a_changed_byte_of_a_segment_is_found(subtests: pytest.Subtests) -> None:
+def test_a_changed_byte_of_a_segment_is_found(subtests):
     make_audit()
     values = {"sealed_at": timezone.now(), "newest_at": timezone.now(), "entries": 7}
     for field in Segment._meta.concrete_fields:
@@ -103,7 +102,7 @@ def test_a_changed_byte_of_a_segment_is_found(subtests: pytest.Subtests) -> None
         ("UPDATE audit_segment SET leaves = '', pruned_at = sealed_at WHERE number = 2", (2, None)),
     ],
 )
-def test_what_is_missing_or_in_another_place_is_found(statement: str, place: tuple[int, int | None]) -> None:
+def test_what_is_missing_or_in_another_place_is_found(statement, place):
     """16.6: also a segment that is marked as if the retention had emptied it."""
     keys = [entry.pk for entry in make_audit()]
     expected = (place[0], None if place[1] is None else keys[place[1]])
@@ -111,7 +110,7 @@ def test_what_is_missing_or_in_another_place_is_found(statement: str, place: tup
     assert expected in found(by_force(statement.format(*keys)))
 
 
-def test_an_entry_that_is_put_into_a_sealed_segment_is_found() -> None:
+def test_an_entry_that_is_put_into_a_sealed_segment_is_found():
     make_audit()
     with opened_audit():
         put_in = record(Kind.SIGN_IN, "sign_in.succeeded", actor="user:9")
@@ -120,7 +119,7 @@ def test_an_entry_that_is_put_into_a_sealed_segment_is_found() -> None:
     assert found(verify()) == {(1, put_in.pk)}
 
 
-def test_a_chain_that_is_made_anew_without_the_key_is_found() -> None:
+def test_a_chain_that_is_made_anew_without_the_key_is_found():
     """Whoever changes the database and knows how, but has no SECRET_KEY."""
     entry = make_audit()[0]
     with opened_audit():
@@ -143,7 +142,7 @@ def test_a_chain_that_is_made_anew_without_the_key_is_found() -> None:
     assert {problem.segment for problem in report.problems} == {1, 2, 3}
 
 
-def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside() -> None:
+def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside():
     make_audit()
     kept_outside = head()
     report = by_force("DELETE FROM audit_entry WHERE segment > 1")
@@ -156,17 +155,17 @@ def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside() -> None:
 
 
 @pytest.mark.parametrize("head", ["812:9f2c", "9f2c", "", f"1:{'A' * 64}"])
-def test_what_is_no_head_is_not_told_as_an_end_that_was_cut_off(head: str) -> None:
+def test_what_is_no_head_is_not_told_as_an_end_that_was_cut_off(head):
     with pytest.raises(CommandError, match="argument --head: must be a head as printed by seal_audit"):
         call_command("verify_audit", "--head", head, stdout=StringIO())
 
 
-def test_a_head_is_not_ignored_where_a_file_is_checked(tmp_path: Path) -> None:
+def test_a_head_is_not_ignored_where_a_file_is_checked(tmp_path):
     with pytest.raises(CommandError, match="not allowed with argument"):
         call_command("verify_audit", "--head", f"1:{'a' * 64}", "--file", str(tmp_path / "audit.jsonl"))
 
 
-def test_a_key_that_is_gone_leaves_the_chain_to_check(settings: Settings) -> None:
+def test_a_key_that_is_gone_leaves_the_chain_to_check(settings):
     """After SECRET_KEY was rotated: with the former key as a fallback seals are checked, later the chain."""
     make_audit()
     former = settings.SECRET_KEY
@@ -199,7 +198,7 @@ def test_a_key_that_is_gone_leaves_the_chain_to_check(settings: Settings) -> Non
         "client, door, subject, subject_name, outcome, details, segment FROM audit_entry WHERE segment = 1",
     ],
 )
-def test_the_database_refuses_other_changes_than_sealing_and_pruning(statement: str) -> None:
+def test_the_database_refuses_other_changes_than_sealing_and_pruning(statement):
     make_audit()
     record(Kind.SIGN_IN, "sign_in.ended")
 
@@ -228,7 +227,7 @@ def _first_unsealed() -> datetime:
         lambda: Segment.objects.get().save(),
     ],
 )
-def test_the_models_refuse_to_change_or_remove(change: Callable[[], Any]) -> None:
+def test_the_models_refuse_to_change_or_remove(change):
     record(Kind.SIGN_IN, "sign_in.ended")
     seal()
     with pytest.raises(AuditIsKept):
@@ -264,7 +263,7 @@ class Held:
 @pytest.mark.skipif(
     "connection.vendor == 'sqlite'", reason="SQLite has one writer: none is open beside others"
 )
-def test_an_entry_that_commits_late_with_a_lower_number_is_sealed_in_a_later_segment() -> None:
+def test_an_entry_that_commits_late_with_a_lower_number_is_sealed_in_a_later_segment():
     """The sequence has given the number 1 when 2 is sealed already; the sealer waits for no writer."""
     late = Held(lambda: record(Kind.SIGN_IN, "sign_in.succeeded", actor="late"))
     record(Kind.SIGN_IN, "sign_in.succeeded", actor="early")
@@ -282,7 +281,7 @@ def test_an_entry_that_commits_late_with_a_lower_number_is_sealed_in_a_later_seg
     "connection.vendor == 'sqlite'", reason="SQLite has one writer: none is open beside others"
 )
 @pytest.mark.parametrize("of", ["execution", "history"])
-def test_a_record_of_another_room_that_commits_late_is_gathered_later(of: str) -> None:
+def test_a_record_of_another_room_that_commits_late_is_gathered_later(of):
     """Its time is before that to which records were gathered when it was not to be seen yet."""
     workflow = make_workflow()
     write = {
@@ -320,7 +319,7 @@ def at_once(steps: list[Callable[[int], Any]], each: int) -> list[BaseException]
     return errors
 
 
-def test_many_writers_and_sealers_at_once_seal_each_entry_once() -> None:
+def test_many_writers_and_sealers_at_once_seal_each_entry_once():
     """16.6: whatever comes between; no number is left out, and nobody waits for ever."""
     writers, sealers, each = 3, 3, 15
     workflow = make_workflow()
@@ -343,7 +342,7 @@ def test_many_writers_and_sealers_at_once_seal_each_entry_once() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_sealer_that_is_broken_off_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealer_that_is_broken_off_leaves_nothing_half_done(monkeypatch):
     make_execution(make_workflow(), state="completed")
     record(Kind.SIGN_IN, "sign_in.succeeded")
     with monkeypatch.context() as patch:
@@ -359,7 +358,7 @@ def test_a_sealer_that_is_broken_off_leaves_nothing_half_done(monkeypatch: pytes
 # What other rooms record
 
 
-def test_a_call_has_one_entry_with_what_is_known_of_it() -> None:
+def test_a_call_has_one_entry_with_what_is_known_of_it():
     execution = make_execution(make_workflow(name="report"), state="failed", caller="token:7", door="mcp")
     seal()
     entry = Entry.objects.get(kind=Kind.CALL)
@@ -371,7 +370,7 @@ def test_a_call_has_one_entry_with_what_is_known_of_it() -> None:
     assert told["execution"] == str(execution.pk)
 
 
-def test_a_run_that_takes_long_has_an_entry_of_its_beginning_too() -> None:
+def test_a_run_that_takes_long_has_an_entry_of_its_beginning_too():
     begun = timezone.now() - timedelta(minutes=2)
     execution = make_execution(make_workflow(), state="running", created_at=begun, payload={"output": None})
     seal()
@@ -384,7 +383,7 @@ def test_a_run_that_takes_long_has_an_entry_of_its_beginning_too() -> None:
     assert verify().holds, "the beginning is as it was"
 
 
-def test_many_records_are_gathered_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_records_are_gathered_in_batches(monkeypatch):
     monkeypatch.setattr("audit.sealing.BATCH", 3)
     workflow, now = make_workflow(), timezone.now()
     for _ in range(4):
@@ -398,7 +397,7 @@ def test_many_records_are_gathered_in_batches(monkeypatch: pytest.MonkeyPatch) -
     assert verify().holds
 
 
-def test_a_changed_record_of_another_room_is_found(subtests: pytest.Subtests) -> None:
+def test_a_changed_record_of_another_room_is_found(subtests):
     """Curation and calls are not kept twice: the audit has their digests."""
     source = make_source("erp")
     record_change(command("x"), [source], "Changed description.")
@@ -427,7 +426,7 @@ def test_a_changed_record_of_another_room_is_found(subtests: pytest.Subtests) ->
             assert found(report) == places, str(report.problems)
 
 
-def test_the_retention_of_executions_removes_none_before_it_is_in_the_audit() -> None:
+def test_the_retention_of_executions_removes_none_before_it_is_in_the_audit():
     record_change(command("x"), [Retention.objects.create(keep_records_days=0)], "Changed.")
     execution = make_execution(
         make_workflow(), state="completed", finished_at=timezone.now() - timedelta(hours=1)
@@ -441,7 +440,7 @@ def test_the_retention_of_executions_removes_none_before_it_is_in_the_audit() ->
 # The retention
 
 
-def test_pruned_segments_keep_the_chain_and_say_who_pruned(settings: Settings) -> None:
+def test_pruned_segments_keep_the_chain_and_say_who_pruned(settings):
     old = timezone.now() - timedelta(days=401)
     Entry.objects.create(kind=Kind.SIGN_IN, event="sign_in.succeeded", at=old)
     Entry.objects.create(kind=Kind.CURATION, event="source.changed", at=old)
@@ -460,7 +459,7 @@ def test_pruned_segments_keep_the_chain_and_say_who_pruned(settings: Settings) -
     assert verify().holds
 
 
-def test_nothing_is_pruned_where_it_is_kept_for_ever(settings: Settings) -> None:
+def test_nothing_is_pruned_where_it_is_kept_for_ever(settings):
     settings.CATALOGUE = settings.CATALOGUE | {"audit_sign_in_days": 0}
     Entry.objects.create(kind=Kind.SIGN_IN, event="x", at=datetime(2001, 1, 1, tzinfo=UTC))
     Entry.objects.create(kind=Kind.AUDIT, event="x", at=datetime(2001, 1, 1, tzinfo=UTC))
@@ -484,7 +483,7 @@ def verified(path: Path, lines: list[str]) -> str:
     return out.getvalue()
 
 
-def test_an_export_proves_itself(tmp_path: Path) -> None:
+def test_an_export_proves_itself(tmp_path):
     make_audit()
     kept = head()
     lines = exported()
@@ -512,13 +511,13 @@ def test_an_export_proves_itself(tmp_path: Path) -> None:
         lambda lines: [],
     ],
 )
-def test_an_export_that_was_changed_is_refused(tamper: Any, tmp_path: Path) -> None:
+def test_an_export_that_was_changed_is_refused(tamper, tmp_path):
     make_audit()
     with pytest.raises(CommandError, match="does not hold"):
         verified(tmp_path / "audit.jsonl", tamper(exported()))
 
 
-def test_an_export_that_an_editor_saved_unchanged_holds(tmp_path: Path) -> None:
+def test_an_export_that_an_editor_saved_unchanged_holds(tmp_path):
     """Some begin a file with a byte order mark, end its lines in another way or add an empty one."""
     make_audit()
     lines = [line.replace("\n", "\r\n") for line in exported()]
@@ -533,12 +532,12 @@ def test_an_export_that_an_editor_saved_unchanged_holds(tmp_path: Path) -> None:
         (["--until", "9999-12-31T23:59-12:00"], "not a time such as"),
     ],
 )
-def test_bounds_of_an_export_that_can_mean_nothing_are_refused(bounds: list[str], problem: str) -> None:
+def test_bounds_of_an_export_that_can_mean_nothing_are_refused(bounds, problem):
     with pytest.raises(CommandError, match=problem):
         call_command("export_audit", *bounds, stdout=StringIO())
 
 
-def test_the_command_says_where_the_audit_was_changed() -> None:
+def test_the_command_says_where_the_audit_was_changed():
     entry = make_audit()[0]
     out = StringIO()
     call_command("verify_audit", stdout=out)
@@ -549,7 +548,7 @@ def test_the_command_says_where_the_audit_was_changed() -> None:
         call_command("verify_audit", stdout=StringIO())
 
 
-def test_the_triggers_are_there_after_all_migrations() -> None:
+def test_the_triggers_are_there_after_all_migrations():
     """SQLite drops them wherever a migration makes a table anew."""
     names = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'audit%'"
     if connection.vendor == "postgresql":
@@ -559,7 +558,7 @@ def test_the_triggers_are_there_after_all_migrations() -> None:
         assert len(cursor.fetchall()) == (4 if connection.vendor == "postgresql" else 5)
 
 
-def test_progress_is_one_row() -> None:
+def test_progress_is_one_row():
     seal()
     seal()
     assert Progress.objects.count() == 1

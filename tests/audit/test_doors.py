@@ -40,7 +40,7 @@ def entries(**wanted: Any) -> list[tuple[str, ...]]:
 # What is entered
 
 
-def test_sign_ins_sign_outs_and_failures_are_entered_with_where_they_came_from() -> None:
+def test_sign_ins_sign_outs_and_failures_are_entered_with_where_they_came_from():
     """16.6"""
     User.objects.create_superuser("ada", password=PASSWORD)
     client = Client()
@@ -56,7 +56,7 @@ def test_sign_ins_sign_outs_and_failures_are_entered_with_where_they_came_from()
     ]
 
 
-def test_what_is_entered_as_the_name_of_an_account_that_does_not_exist_is_not_kept() -> None:
+def test_what_is_entered_as_the_name_of_an_account_that_does_not_exist_is_not_kept():
     """16.7: people type their password there."""
     sign_in(Client(), PASSWORD, PASSWORD)
 
@@ -65,7 +65,7 @@ def test_what_is_entered_as_the_name_of_an_account_that_does_not_exist_is_not_ke
     assert PASSWORD not in str(entry.content())
 
 
-def test_refused_tokens_are_entered_without_the_token(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_tokens_are_entered_without_the_token(caplog):
     caplog.set_level(logging.CRITICAL)
     APIClient().get("/api/sources/", HTTP_AUTHORIZATION="Bearer wfc_unknown0123456789", **FROM)
 
@@ -76,7 +76,7 @@ def test_refused_tokens_are_entered_without_the_token(caplog: pytest.LogCaptureF
     assert "0123456789" not in str(entry.content())
 
 
-def test_what_the_history_says_is_entered_by_its_kind(admin_client: Client) -> None:
+def test_what_the_history_says_is_entered_by_its_kind(admin_client):
     """16.6: tokens, accounts, settings and curation, each from the door that did it."""
     source, api = make_source("erp"), administrator()
     api.patch(f"/api/sources/{source.name}/", {"enabled": False})
@@ -100,7 +100,7 @@ def test_what_the_history_says_is_entered_by_its_kind(admin_client: Client) -> N
     assert verify().holds
 
 
-def test_a_call_by_rest_is_entered_with_address_and_client(settings: Any) -> None:
+def test_a_call_by_rest_is_entered_with_address_and_client(settings):
     workflow = make_workflow(name="report")
     caller = TokenClient(Scope.RUN)
     answer = caller.post("/api/executions/", {"tool": workflow.tool_name, "arguments": {"a": 1}}, **FROM)
@@ -114,7 +114,7 @@ def test_a_call_by_rest_is_entered_with_address_and_client(settings: Any) -> Non
     )  # fmt: skip
 
 
-def test_exports_are_entered(admin_client: Client) -> None:
+def test_exports_are_entered(admin_client):
     api = administrator()
     api.get("/api/catalogue/export/")
     api.get("/api/executions/?format=csv")
@@ -141,7 +141,7 @@ def test_exports_are_entered(admin_client: Client) -> None:
 # Who reads it
 
 
-def test_the_audit_is_read_with_the_permission_for_it_alone() -> None:
+def test_the_audit_is_read_with_the_permission_for_it_alone():
     """16.6"""
     record(Kind.SIGN_IN, "sign_in.succeeded", actor_name="ada")
     allowed, others = staff_session("view_entry"), staff_session("view_historyentry", "view_source")
@@ -156,7 +156,7 @@ def test_the_audit_is_read_with_the_permission_for_it_alone() -> None:
     assert others.get(page).status_code == others.get(f"{page}export/").status_code == 403
 
 
-def test_the_list_pages_by_cursor_and_repeats_and_misses_nothing() -> None:
+def test_the_list_pages_by_cursor_and_repeats_and_misses_nothing():
     now = timezone.now()
     for number in range(7):
         Entry.objects.create(kind=Kind.SIGN_IN, event="sign_in.ended", actor=f"user:{number}", at=now)
@@ -175,7 +175,7 @@ def test_the_list_pages_by_cursor_and_repeats_and_misses_nothing() -> None:
         assert api.get(f"/api/audit/export/{wrong}").status_code == 400, wrong
 
 
-def test_the_list_is_filtered_and_searched() -> None:
+def test_the_list_is_filtered_and_searched():
     record(Kind.SIGN_IN, "sign_in.failed", subject_name="Ada", outcome="failed", address="10.0.0.1")
     record(Kind.TOKEN, "token.refused", actor="token:1", outcome="refused")
     execution = make_execution(make_workflow(name="report"), finished_at=timezone.now())
@@ -197,7 +197,7 @@ def test_the_list_is_filtered_and_searched() -> None:
         assert found == events, query
 
 
-def test_an_entry_is_read_with_its_digest_and_the_head_of_the_chain() -> None:
+def test_an_entry_is_read_with_its_digest_and_the_head_of_the_chain():
     entry = record(Kind.SIGN_IN, "sign_in.succeeded", actor_name="ada", backend="x")
     api = administrator()
     assert api.get("/api/audit/head/").json() == {"head": "", "unsealed": 1}
@@ -211,7 +211,7 @@ def test_an_entry_is_read_with_its_digest_and_the_head_of_the_chain() -> None:
 # The admin's pages
 
 
-def test_the_admins_list_says_who_did_what_when_and_from_where(admin_client: Client) -> None:
+def test_the_admins_list_says_who_did_what_when_and_from_where(admin_client):
     record(Kind.SIGN_IN, "sign_in.failed", subject_name="ada", outcome="failed", address="10.0.0.1")
     shown = text_of(admin_client.get(reverse("admin:audit_entry_changelist")))
     for words in ("sign in: failed", "ada", "failed", "10.0.0.1", "Export"):
@@ -221,7 +221,7 @@ def test_the_admins_list_says_who_did_what_when_and_from_where(admin_client: Cli
     assert f"{SEARCHED:,}" in searched.content.decode()
 
 
-def test_an_entrys_page_leads_to_what_it_tells_of(admin_client: Client) -> None:
+def test_an_entrys_page_leads_to_what_it_tells_of(admin_client):
     toolset, api = make_toolset("finance"), administrator()
     api.patch(f"/api/toolsets/{toolset.slug}/", {"enabled": False})
     execution = make_execution(make_workflow(), finished_at=timezone.now())
@@ -241,7 +241,7 @@ def test_an_entrys_page_leads_to_what_it_tells_of(admin_client: Client) -> None:
     )
 
 
-def test_the_admins_export_is_the_whole_audit(admin_client: Client) -> None:
+def test_the_admins_export_is_the_whole_audit(admin_client):
     record(Kind.TOKEN, "token.refused")
     seal()
     answer = admin_client.get(f"{reverse('admin:audit_entry_changelist')}export/")

@@ -528,7 +528,7 @@ def test_no_planted_secret_is_found_anywhere(
     assert hunt.found() == set()
 
 
-def test_the_hunt_finds_what_is_there() -> None:
+def test_the_hunt_finds_what_is_there():
     hunt = Hunt()
     hunt.see("somewhere", f"Basic {base64.b64encode(hunt.plant('here').encode()).decode()}".encode())
     basic = base64.b64encode(f"client:{hunt.plant('with a name')}".encode()).decode()

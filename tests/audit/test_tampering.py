@@ -14,7 +14,6 @@ from django.core.management import CommandError, call_command
 from django.core.management.sql import emit_post_migrate_signal
 from django.db import connection
 from django.utils import timezone
-from pytest_django import Settings
 
 from audit.models import Entry, Kind, Segment, digest_of, record
 from audit.sealing import head, prune, root_of, seal, verify
@@ -268,7 +267,7 @@ EMPTYING: dict[str, tuple[Attack, str]] = {
 }  # fmt: skip
 
 
-def test_entries_that_are_removed_or_added_are_noticed(audit: None, subtests: pytest.Subtests) -> None:
+def test_entries_that_are_removed_or_added_are_noticed(audit, subtests):
     """H3: emptying a day's entries."""
     before = verify()
     for name, (attack, told) in EMPTYING.items():
@@ -277,7 +276,7 @@ def test_entries_that_are_removed_or_added_are_noticed(audit: None, subtests: py
     assert verify() == before
 
 
-def test_what_an_unexplained_retention_would_remove_stays(audit: None) -> None:
+def test_what_an_unexplained_retention_would_remove_stays(audit):
     after(lambda: set_days(1))
     assert Entry.objects.filter(kind=Kind.SIGN_IN).count() == 2
     set_days(1000)
@@ -290,7 +289,7 @@ def test_what_an_unexplained_retention_would_remove_stays(audit: None) -> None:
     assert verified() == ""
 
 
-def test_a_retention_that_was_changed_and_changed_back_is_noticed(audit: None, settings: Settings) -> None:
+def test_a_retention_that_was_changed_and_changed_back_is_noticed(audit, settings):
     """The environment's applied meanwhile: the row and its history were taken away, and put back."""
     kept = list(HistoryEntry.objects.values())
     with opened_audit():
@@ -311,7 +310,7 @@ def test_a_retention_that_was_changed_and_changed_back_is_noticed(audit: None, s
     assert "removed too early" in verified()
 
 
-def test_what_a_chain_cannot_show_needs_a_head_from_elsewhere(audit: None) -> None:
+def test_what_a_chain_cannot_show_needs_a_head_from_elsewhere(audit):
     """An end that was not sealed, and an earlier state of the whole database."""
     record(Kind.SIGN_IN, "sign_in.ended")
     with opened_audit():
@@ -419,9 +418,7 @@ FORGING = {
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
-def test_what_approvals_payloads_and_settings_say_cannot_be_changed(
-    is_sealed: bool, approvals: list[Execution], subtests: pytest.Subtests
-) -> None:
+def test_what_approvals_payloads_and_settings_say_cannot_be_changed(is_sealed, approvals, subtests):
     """H3: forging an approval, also before the sealer comes."""
     if is_sealed:
         seal()
@@ -436,9 +433,7 @@ def test_what_approvals_payloads_and_settings_say_cannot_be_changed(
         ))  # fmt: skip
 
 
-def test_records_that_the_product_did_not_write_are_not_taken_in(
-    approvals: list[Execution], subtests: pytest.Subtests
-) -> None:
+def test_records_that_the_product_did_not_write_are_not_taken_in(approvals, subtests):
     record_change(command("x"), approvals[4:], "Changed.")
     seal()
     copy = copied(HistoryEntry, reverts_id="NULL")
@@ -460,9 +455,7 @@ def test_records_that_the_product_did_not_write_are_not_taken_in(
 
 
 @pytest.mark.parametrize("keeps_the_other", [True, False])
-def test_a_copy_of_a_period_that_was_revoked_allows_no_call(
-    keeps_the_other: bool, approvals: list[Execution]
-) -> None:
+def test_a_copy_of_a_period_that_was_revoked_allows_no_call(keeps_the_other, approvals):
     sql(copied(StandingApproval, revoked_at="NULL", revoked_by="''") + " WHERE revoked_by <> ''")
     if not keeps_the_other:
         sql("DELETE FROM executions_standingapproval WHERE revoked_by <> ''")
@@ -470,14 +463,14 @@ def test_a_copy_of_a_period_that_was_revoked_allows_no_call(
     assert "standing approval" in verified()
 
 
-def test_a_forged_approval_starts_nothing(approvals: list[Execution], people: list[User]) -> None:
+def test_a_forged_approval_starts_nothing(approvals, people):
     approved, _, waiting, *_ = approvals
     assert not lacks_approval(approved)
     sql(f"{APPROVAL} state = 'approved' WHERE state = 'waiting'")
     assert lacks_approval(waiting)
 
 
-def test_a_forged_decision_does_not_count(approvals: list[Execution], people: list[User]) -> None:
+def test_a_forged_decision_does_not_count(approvals, people):
     """Of two that are needed, one is forged and one is real."""
     decide(approvals[2].pk, user=people[1], verdict="approve")
     assert Approval.objects.get(pk=approvals[2].pk).state == "approved"
@@ -491,9 +484,7 @@ def test_a_forged_decision_does_not_count(approvals: list[Execution], people: li
     assert Approval.objects.get(pk=waiting.pk).state == "waiting"
 
 
-def test_an_approval_that_was_changed_while_it_waited_starts_nothing(
-    approvals: list[Execution], people: list[User]
-) -> None:
+def test_an_approval_that_was_changed_while_it_waited_starts_nothing(approvals, people):
     """Nor does the product vouch for it as it is decided."""
     waiting = approvals[2]
     sql(f"{APPROVAL} reason = '' WHERE state = 'waiting'")
@@ -506,7 +497,7 @@ def test_an_approval_that_was_changed_while_it_waited_starts_nothing(
     "forged",
     ["until = '2999-01-01 00:00:00+00:00', revoked_at = NULL", "revoked_at = NULL, revoked_by = ''"],
 )
-def test_a_forged_period_allows_no_call(forged: str, approvals: list[Execution]) -> None:
+def test_a_forged_period_allows_no_call(forged, approvals):
     sql(f"{STANDING} {forged} WHERE revoked_by <> ''")
     again = ask(4)
     assert again.state == "unapproved"
@@ -515,9 +506,7 @@ def test_a_forged_period_allows_no_call(forged: str, approvals: list[Execution])
 # What is honest holds
 
 
-def test_all_that_happens_holds_also_with_another_key(
-    approvals: list[Execution], people: list[User], settings: Settings
-) -> None:
+def test_all_that_happens_holds_also_with_another_key(approvals, people, settings):
     approved, _, waiting, *_ = approvals
     seal()
     former = settings.SECRET_KEY
@@ -536,9 +525,7 @@ def test_all_that_happens_holds_also_with_another_key(
     assert verified() == ""
 
 
-def test_what_an_older_version_wrote_is_taken_in_once_and_nothing_after_it(
-    approvals: list[Execution],
-) -> None:
+def test_what_an_older_version_wrote_is_taken_in_once_and_nothing_after_it(approvals):
     """As the upgrade does, and an operator after a rolling one."""
     sql(
         *(f"UPDATE {table} SET proof = NULL" for table in (
