@@ -15,7 +15,6 @@ from mcp_bridge.tokens import create_token
 from tests import access_matrix, plain_http
 from tests.access_matrix import COLUMNS, NO, YES
 from tests.factories import make_execution, make_workflow
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
 SENT: dict[str, dict[str, Any]] = {
@@ -43,9 +42,7 @@ def texts() -> dict[str, str]:
 
 
 @pytest.mark.databases("mcp_bridge.tokens")
-def test_every_method_answers_each_caller_as_the_table_says(
-    mcp_server: McpServer, texts: dict[str, str]
-) -> None:
+def test_every_method_answers_each_caller_as_the_table_says(mcp_server, texts):
     make_execution(make_workflow(name="report", offered_as_prompt=True))
     methods = set(CatalogueServer()._request_handlers) - {"tools/call"} - OF_THE_OTHER_ERA - STREAMS
     assert User.objects.count() == len(access_matrix.PEOPLE) - 1
@@ -77,9 +74,7 @@ def test_every_method_answers_each_caller_as_the_table_says(
     access_matrix.check("MCP", access_matrix.observe(endpoints, COLUMNS, call))
 
 
-def test_every_probe_answers_each_caller_as_the_table_says(
-    mcp_server: McpServer, texts: dict[str, str]
-) -> None:
+def test_every_probe_answers_each_caller_as_the_table_says(mcp_server, texts):
     def call(endpoint: str, verb: str, caller: str) -> str:
         bearer = {"authorization": f"Bearer {texts[caller]}"} if texts[caller] else {}
         answer = plain_http.get(f"{mcp_server.base_url}{endpoint}", headers=bearer, timeout=20)

@@ -91,7 +91,7 @@ def be_used() -> None:
     metrics.log_entries.labels("ERROR")
 
 
-def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_exported() -> None:
+def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_exported():
     """B9: also those of `by (...)`, of which a wrong one would make an empty picture and no error."""
     be_used()
     there = exported()
@@ -276,12 +276,12 @@ HALF_HOUR = 30
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
 
 
-def test_each_alert_is_provoked_here() -> None:
+def test_each_alert_is_provoked_here():
     assert PROVOKED.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("alert", PROVOKED)
-def test_an_alert_fires_on_what_it_is_for_and_not_before(alert: str, tmp_path: Path, settings: Any) -> None:
+def test_an_alert_fires_on_what_it_is_for_and_not_before(alert, tmp_path, settings):
     """B9: the series are what the product exports before and after it was provoked; Prometheus' own program
     decides whether the rule fires. Without it, only that they change."""
     _presence(seen_at=timezone.now(), worker_at=timezone.now())
@@ -332,9 +332,7 @@ def _be_ahead() -> None:
         "probes are no requests",
     ],
 )
-def test_the_alert_that_a_state_raises_is_the_one_whose_advice_helps(
-    provoke: Callable[[], None], alert: str, expected: bool, tmp_path: Path
-) -> None:
+def test_the_alert_that_a_state_raises_is_the_one_whose_advice_helps(provoke, alert, expected, tmp_path):
     _presence(seen_at=timezone.now(), worker_at=timezone.now())
     http_requests.labels("rest", "2xx").inc()
     before = samples()
@@ -342,7 +340,7 @@ def test_the_alert_that_a_state_raises_is_the_one_whose_advice_helps(
     assert fires(alert, before, samples(), at=2 * HALF_HOUR, folder=tmp_path) is expected
 
 
-def test_runs_that_fail_together_increase_a_counter_that_was_there_before() -> None:
+def test_runs_that_fail_together_increase_a_counter_that_was_there_before():
     """Prometheus sees no increase in a series that begins with them, so that no alert fired."""
     workflow = make_workflow(make_source("bursting"))
     key = ("catalogue_executions_ended_total", frozenset({("source", "bursting"), ("outcome", "failed")}))

@@ -25,7 +25,6 @@ from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, until
 from tests.executions.steps import advance_due_executions
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS
 from tests.mcp_bridge.test_tasks import change, send
@@ -54,8 +53,8 @@ def text_of(result: CallToolResult) -> str:
 
 
 async def test_a_handle_says_until_when_it_waits_and_a_refusal_is_a_tool_error(
-    connect: Connect, guarded: Workflow, anna: User, era: str, wire_engine: WireEngine
-) -> None:
+    connect, guarded, anna, era, wire_engine
+):
     async with connect(mode=era) as client:
         handle = await client.call_tool("report", {"amount": 7})
         assert not handle.is_error
@@ -84,9 +83,7 @@ PROMISED = {"output_schema": {"type": "object", "required": ["sum"]}, "execution
         {"approval_rules": [{"argument": "/amount", "is": "over", "value": 5}]},
     ],
 )
-async def test_a_client_that_validates_results_gets_the_handle_too(
-    connect: Connect, long_workflow: Workflow, era: str, needed: dict[str, Any]
-) -> None:
+async def test_a_client_that_validates_results_gets_the_handle_too(connect, long_workflow, era, needed):
     """It compares structured content with the output schema that it was shown, which no handle fits."""
     await in_database(change)(**PROMISED | needed)
     async with connect(mode=era) as client:
@@ -95,9 +92,7 @@ async def test_a_client_that_validates_results_gets_the_handle_too(
     assert "waits for approval until" in text_of(handle)
 
 
-async def test_a_tool_has_no_output_schema_while_its_toolset_requires_approval(
-    connect: Connect, long_workflow: Workflow
-) -> None:
+async def test_a_tool_has_no_output_schema_while_its_toolset_requires_approval(connect, long_workflow):
     await in_database(change)(**PROMISED)
     toolset = await in_database(Toolset.objects.create)(slug="finance", title="Finance")
     await in_database(toolset.picked.add)(long_workflow)
@@ -141,8 +136,8 @@ def id_of(asked: dict[str, Any]) -> str:
 
 
 async def test_the_user_of_a_client_gets_the_page_and_the_same_call_goes_on(
-    mcp_server: Any, token: str, guarded: Workflow, anna: User, wire_engine: WireEngine
-) -> None:
+    mcp_server, token, guarded, anna, wire_engine
+):
     asked = (await call_by_hand(mcp_server, token, URL_ONLY))["result"]
     assert asked["resultType"] == "input_required"
     question = asked["inputRequests"]["approval"]["params"]
@@ -173,8 +168,8 @@ MODES = [{"form": {}}, {"url": {}}, {"form": {}, "url": {}}, {}]
 
 @pytest.mark.usefixtures("patient", "quick_news")
 async def test_what_a_client_answers_approves_nothing_without_a_person(
-    era: str, connect: Connect, guarded: Workflow, hers: str, wire_engine: WireEngine
-) -> None:
+    era, connect, guarded, hers, wire_engine
+):
     """H5: also for the token of a user who may approve her own calls."""
     modes: list[str] = []
 
@@ -194,9 +189,10 @@ async def test_what_a_client_answers_approves_nothing_without_a_person(
 
 @pytest.mark.parametrize("declared", MODES)
 async def test_responses_sent_with_a_repeated_call_approve_nothing(
-    declared: dict[str, Any], mcp_server: Any, hers: str, guarded: Workflow, settings: Any
-) -> None:
+    declared, mcp_server, hers, guarded, settings
+):
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.1}
+    await in_database(override_workflow)(guarded, inline_wait_seconds=None)
     capabilities = {"elicitation": declared}
     responses = {"approval": APPROVES}
     asked = await call_by_hand(mcp_server, hers, capabilities, inputResponses=responses)
@@ -211,8 +207,8 @@ async def test_responses_sent_with_a_repeated_call_approve_nothing(
 
 
 async def test_the_user_may_approve_her_own_call_on_its_page_where_that_is_allowed(
-    mcp_server: Any, hers: str, anna: User, guarded: Workflow, wire_engine: WireEngine
-) -> None:
+    mcp_server, hers, anna, guarded, wire_engine
+):
     asked = (await call_by_hand(mcp_server, hers, URL_ONLY))["result"]
 
     def approve_in_the_admin() -> int:
@@ -229,8 +225,8 @@ async def test_the_user_may_approve_her_own_call_on_its_page_where_that_is_allow
 
 @pytest.mark.usefixtures("quick_news")
 async def test_a_client_with_a_handshake_shows_the_page_while_its_call_waits(
-    open_client: Connect, guarded: Workflow, anna: User, wire_engine: WireEngine
-) -> None:
+    open_client, guarded, anna, wire_engine
+):
     shown: list[str] = []
 
     async def open_page(context: Any, params: Any) -> ElicitResult:
@@ -249,8 +245,8 @@ async def test_a_client_with_a_handshake_shows_the_page_while_its_call_waits(
 
 
 async def test_a_synchronous_workflow_keeps_no_client_waiting_for_people(
-    mcp_server: Any, token: str, guarded: Workflow, settings: Any
-) -> None:
+    mcp_server, token, guarded, settings
+):
     """It ends soon once it runs, which says nothing of when it is approved."""
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.1}
     await in_database(override_workflow)(guarded, execution_type_override="sync", inline_wait_seconds=None)
@@ -267,8 +263,8 @@ async def test_a_synchronous_workflow_keeps_no_client_waiting_for_people(
     [("decline", State.CANCELLED, "cancelled it before"), ("cancel", State.UNAPPROVED, "waits for approval")],
 )
 async def test_declining_with_a_handshake_cancels_and_putting_aside_gives_the_handle(
-    action: Any, ends_as: str, told: str, open_client: Connect, guarded: Workflow, wire_engine: WireEngine
-) -> None:
+    action, ends_as, told, open_client, guarded, wire_engine
+):
     async def ask(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action)
 
@@ -285,8 +281,8 @@ async def test_declining_with_a_handshake_cancels_and_putting_aside_gives_the_ha
     [("cancel", State.CANCELLED, "This cancels runs"), ("continue", State.UNAPPROVED, "before it received")],
 )
 async def test_a_client_that_gives_up_its_call_while_people_decide_leaves_what_its_workflow_says(
-    policy: str, ends_as: str, told: str, open_client: Connect, guarded: Workflow, wire_engine: WireEngine
-) -> None:
+    policy, ends_as, told, open_client, guarded, wire_engine
+):
     """A7.5: approvers were asked to start what its caller had given up; the record said nothing of it."""
     await in_database(override_workflow)(guarded, on_disconnect=policy)
     asked = asyncio.Event()
@@ -312,8 +308,8 @@ async def test_a_client_that_gives_up_its_call_while_people_decide_leaves_what_i
 
 
 async def test_an_answer_in_a_message_of_its_own_declines_but_does_not_approve(
-    mcp_server: Any, connect: Connect, token: str, hers: str, guarded: Workflow
-) -> None:
+    mcp_server, connect, token, hers, guarded
+):
     """In any process, and only of the caller who was asked."""
     async with connect(as_token=hers, mode="legacy") as client:
         await client.call_tool("report", {"amount": 7})
@@ -338,15 +334,8 @@ async def test_an_answer_in_a_message_of_its_own_declines_but_does_not_approve(
     ],
 )
 def test_a_task_that_waits_for_approval_ends_as_it_is_decided(
-    decision: str,
-    status: str,
-    told: str,
-    mcp_server: Any,
-    token: str,
-    guarded: Workflow,
-    anna: User,
-    wire_engine: WireEngine,
-) -> None:
+    decision, status, told, mcp_server, token, guarded, anna, wire_engine
+):
     asked = send(mcp_server, token, "tools/call", name="report", arguments={"amount": 7})
     task = asked.json()["result"]
     key = task["taskId"]
@@ -389,13 +378,8 @@ FORM = {"approval": APPROVES}
     ],
 )
 def test_a_task_asks_the_user_of_a_client_that_takes_questions(
-    mcp_server: Any,
-    hers: str,
-    guarded: Workflow,
-    wire_engine: WireEngine,
-    responses: Any,
-    status: str,
-) -> None:
+    mcp_server, hers, guarded, wire_engine, responses, status
+):
     """SEP-2663: `input_required` with the question, and `tasks/update` with what the user said (H5)."""
     call = {"name": "report", "arguments": {"amount": 7}, "capabilities": BOTH}
     key = send(mcp_server, hers, "tools/call", **call).json()["result"]["taskId"]
@@ -412,9 +396,7 @@ def test_a_task_asks_the_user_of_a_client_that_takes_questions(
     assert wire_engine.count("start") == 0
 
 
-def test_a_task_asks_the_caller_alone(
-    mcp_server: Any, token: str, hers: str, guarded: Workflow, anna: User
-) -> None:
+def test_a_task_asks_the_caller_alone(mcp_server, token, hers, guarded, anna):
     """Another of the same user's tokens, with rights over everything, is neither asked nor heard."""
     call = {"name": "report", "arguments": {"amount": 7}, "capabilities": BOTH}
     key = send(mcp_server, hers, "tools/call", **call).json()["result"]["taskId"]

@@ -8,8 +8,6 @@ from mcp.server import _streamable_http_modern
 
 from catalogue.models import Workflow
 from tests import plain_http
-from tests.executions.engines import WireEngine
-from tests.mcp_bridge.conftest import McpServer
 
 VERSION = "2026-07-28"
 META = {
@@ -28,12 +26,7 @@ def message_of(name: str, arguments: Any, **meta: Any) -> dict[str, Any]:
 
 
 def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
-    mcp_server: McpServer,
-    token: str,
-    wire_engine: WireEngine,
-    long_workflow: Workflow,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: Any,
+    mcp_server, token, wire_engine, long_workflow, monkeypatch, settings
 ):
     """A2.7."""
     monkeypatch.setattr(_streamable_http_modern, "_SSE_PING_INTERVAL", 0.02)
@@ -62,8 +55,8 @@ TWICE = [
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("params", TWICE)
 def test_a_name_that_a_message_has_twice_is_refused_as_by_rest(
-    params: str, modern: bool, mcp_server: McpServer, token: str, long_workflow: Workflow, wire_engine: Any
-) -> None:
+    params, modern, mcp_server, token, long_workflow, wire_engine
+):
     """Of which only the last would count, while others on the way here may have read the first."""
     if modern:
         meta = json.dumps(message_of("report", {})["params"]["_meta"])
@@ -85,14 +78,14 @@ def test_a_name_that_a_message_has_twice_is_refused_as_by_rest(
         '{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"_meta": {"a": 1, "a": 1}}}',
     ],
 )
-def test_so_is_one_in_any_other_message(body: str, mcp_server: McpServer, token: str) -> None:
+def test_so_is_one_in_any_other_message(body, mcp_server, token):
     usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
     headers = usual | {"content-type": "application/json"}
     response = plain_http.post(mcp_server.url, headers=headers, content=body.encode(), timeout=20)
     assert (response.status_code, response.json()["id"]) == (400, 7)
 
 
-def test_a_header_that_is_sent_twice_is_refused(mcp_server: McpServer, token: str, long_workflow: Workflow):
+def test_a_header_that_is_sent_twice_is_refused(mcp_server, token, long_workflow):
     twice = [*headers_of("report").items(), ("mcp-name", "other")]
     usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
     response = plain_http.post(

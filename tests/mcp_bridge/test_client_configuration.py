@@ -4,7 +4,6 @@ import io
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,7 @@ def server_in(text: str, client: McpClient, name: str = "workflow-catalogue") ->
         (McpClient.GENERIC, {"type", "url", "headers"}),
     ],
 )
-def test_an_http_configuration_names_the_endpoint_and_carries_the_token(
-    client: McpClient, names: set[str]
-) -> None:
+def test_an_http_configuration_names_the_endpoint_and_carries_the_token(client, names):
     """E8: in the form that the client takes."""
     server = server_in(HttpServer(token="wfc_abc").configure(client), client)
     assert server["url"].endswith("/mcp")
@@ -52,7 +49,7 @@ def test_an_http_configuration_names_the_endpoint_and_carries_the_token(
     assert server.keys() == names and server.get("type", "http") == "http"
 
 
-def test_claude_code_is_configured_by_a_command() -> None:
+def test_claude_code_is_configured_by_a_command():
     """E8"""
     words = shlex.split(HttpServer(token="wfc_abc").configure(McpClient.CLAUDE_CODE))
     assert words[:5] == ["claude", "mcp", "add", "--transport", "http"]
@@ -70,7 +67,7 @@ def test_claude_code_is_configured_by_a_command() -> None:
     ("address", "is_plain"),
     [("https://tools.example.com", False), ("http://localhost:8000", False), ("http://tools.internal", True)],
 )
-def test_claude_desktop_reaches_the_endpoint_by_a_bridge(settings: Any, address: str, is_plain: bool) -> None:
+def test_claude_desktop_reaches_the_endpoint_by_a_bridge(settings, address, is_plain):
     """E8: its file knows only servers that it starts itself."""
     settings.PUBLIC_URL = address
     text = HttpServer(token="wfc_abc").configure(McpClient.CLAUDE_DESKTOP)
@@ -83,7 +80,7 @@ def test_claude_desktop_reaches_the_endpoint_by_a_bridge(settings: Any, address:
 
 
 @pytest.mark.parametrize("client", FILES)
-def test_a_stdio_configuration_finds_the_data_of_the_running_product(client: McpClient) -> None:
+def test_a_stdio_configuration_finds_the_data_of_the_running_product(client):
     """E8: a desktop client starts the command without the environment that the product was started with."""
     variables = {"CATALOGUE_DATA_DIR": "/data"}
     stdio = StdioServer(python="/venv/python", manage="/app/manage.py", variables=variables)
@@ -96,7 +93,7 @@ def test_a_stdio_configuration_finds_the_data_of_the_running_product(client: Mcp
 
 @pytest.mark.parametrize("client", FILES)
 @pytest.mark.django_db
-def test_a_toolset_has_an_address_and_a_name_of_its_own(client: McpClient) -> None:
+def test_a_toolset_has_an_address_and_a_name_of_its_own(client):
     """E8: several can stand in one client's configuration."""
     make_toolset("finance")
     name = "workflow-catalogue-finance"
@@ -107,7 +104,7 @@ def test_a_toolset_has_an_address_and_a_name_of_its_own(client: McpClient) -> No
 
 
 @pytest.mark.django_db
-def test_the_command_tells_every_client_what_to_paste_and_where() -> None:
+def test_the_command_tells_every_client_what_to_paste_and_where():
     """E8"""
     told, noted = configure()
     for client in McpClient:
@@ -122,7 +119,7 @@ def test_the_command_tells_every_client_what_to_paste_and_where() -> None:
 
 @pytest.mark.parametrize("client", McpClient)
 @pytest.mark.django_db
-def test_where_no_client_can_sign_in_a_place_is_left_for_the_token(client: McpClient, settings: Any) -> None:
+def test_where_no_client_can_sign_in_a_place_is_left_for_the_token(client, settings):
     """E8"""
     settings.CATALOGUE = settings.CATALOGUE | {"oauth_enabled": False}
     told, noted = configure(client=client)
@@ -133,7 +130,7 @@ def test_where_no_client_can_sign_in_a_place_is_left_for_the_token(client: McpCl
 
 
 @pytest.mark.django_db
-def test_a_token_is_put_in_with_the_address_of_its_toolset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_put_in_with_the_address_of_its_toolset(monkeypatch):
     """E8: the output of create_mcp_token may be piped in."""
     made = create_token(name="bound", toolset=make_toolset("finance"))[1]
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{made}\n"))
@@ -144,7 +141,7 @@ def test_a_token_is_put_in_with_the_address_of_its_toolset(monkeypatch: pytest.M
 
 
 @pytest.mark.django_db
-def test_what_would_not_connect_is_not_printed() -> None:
+def test_what_would_not_connect_is_not_printed():
     """E8"""
     make_toolset("other")
     token, bound = create_token(name="bound", toolset=make_toolset("finance"))
@@ -162,9 +159,7 @@ def test_what_would_not_connect_is_not_printed() -> None:
 
 
 @pytest.mark.django_db
-def test_what_the_client_has_to_set_besides_is_named_but_no_secret_is_shown(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path
-) -> None:
+def test_what_the_client_has_to_set_besides_is_named_but_no_secret_is_shown(monkeypatch, settings, tmp_path):
     """B8, E8"""
     settings.DATA_DIR = tmp_path
     monkeypatch.setenv("SECRET_KEY", "the-very-secret-key")

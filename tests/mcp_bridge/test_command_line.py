@@ -7,15 +7,12 @@ import subprocess
 from contextlib import suppress
 from functools import partial
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connection
-from mcp.client.stdio import StdioServerParameters
 
-from catalogue.models import Workflow
-from tests.executions.engines import Gate, WireEngine, replies
+from tests.executions.engines import Gate, replies
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -24,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
     ("command", "name"),
     [("mcp_stdio", "missing/db.sqlite3"), ("list_tools", "missing/db.sqlite3"), ("list_tools", "notes.txt")],
 )
-def test_a_database_that_cannot_be_used_is_told_in_a_sentence(
-    stdio_server: StdioServerParameters, tmp_path: Path, command: str, name: str
-):
+def test_a_database_that_cannot_be_used_is_told_in_a_sentence(stdio_server, tmp_path, command, name):
     """B5, E8: on standard error, with what helps, and no traceback."""
     (tmp_path / "notes.txt").write_text("This is no database. " * 100)
     ended = subprocess.run(
@@ -42,9 +37,7 @@ def test_a_database_that_cannot_be_used_is_told_in_a_sentence(
     assert f"{tmp_path}/{name} the right file" in told and "Traceback" not in told
 
 
-def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_password(
-    stdio_server: StdioServerParameters,
-):
+def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_password(stdio_server):
     """B5, E6, E8: a desktop client does not wait for as long as a pool would try."""
     url = "postgres://catalogue:not-to-be-shown@127.0.0.1:9/catalogue"
     ended = subprocess.run(
@@ -61,9 +54,7 @@ def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_pass
     assert "psycopg.pool" not in told and "not-to-be-shown" not in told
 
 
-def test_ctrl_c_ends_a_command_without_a_traceback(
-    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow
-):
+def test_ctrl_c_ends_a_command_without_a_traceback(stdio_server, wire_engine, long_workflow):
     """B5"""
     wire_engine.on_start = gate = Gate(wire_engine.on_start)
     process = subprocess.Popen(
@@ -96,9 +87,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
     ],
     ids=lambda words: words[0],
 )
-def test_a_command_that_could_not_store_its_change_does_not_say_that_it_did(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_could_not_store_its_change_does_not_say_that_it_did(words, monkeypatch):
     """A script took a token for one that works, and an operator a token for revoked."""
     call_command("create_mcp_token", "old", stdout=StringIO())
 
@@ -114,9 +103,7 @@ def test_a_command_that_could_not_store_its_change_does_not_say_that_it_did(
 
 
 @pytest.mark.parametrize("ended", ["COMPLETED", "FAILED"])
-def test_the_texts_of_engines_do_not_command_a_terminal(
-    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow, ended: str
-):
+def test_the_texts_of_engines_do_not_command_a_terminal(stdio_server, wire_engine, long_workflow, ended):
     """E6: they could rewrite what is on the screen, change its title or fill the clipboard."""
     text = "first\tline\nsecond \x1b]0;owned\x07 \x9b31m \u202eevil"
     result = {"output": text} if ended == "COMPLETED" else {"error": text}
@@ -135,9 +122,7 @@ def test_the_texts_of_engines_do_not_command_a_terminal(
     assert not any(odd in told for odd in ("\x1b]", "\x07", "\x9b", "\u202e"))
 
 
-def test_the_result_of_an_engine_is_written_to_a_pipe_as_it_is(
-    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow
-):
+def test_the_result_of_an_engine_is_written_to_a_pipe_as_it_is(stdio_server, wire_engine, long_workflow):
     wire_engine.on_status = replies(200, {"status": "COMPLETED", "output": "\x9b31m \u202eevil"})
     command = [stdio_server.command, stdio_server.args[0], "call_tool", "report"]
     written = subprocess.run(command, env=stdio_server.env, capture_output=True, check=True, timeout=60)

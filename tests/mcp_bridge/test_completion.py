@@ -13,7 +13,6 @@ from catalogue.models import Toolset, Workflow
 from executions.models import State
 from mcp_bridge.tokens import create_token
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import owned
 
@@ -49,7 +48,7 @@ COMPLETED_NAMES = [
 
 
 async def test_names_are_completed_from_their_beginning_and_then_from_within(
-    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
+    connect, workflows, era, subtests
 ):
     """D8: only of workflows that the caller sees."""
     async with connect(mode=era) as client:
@@ -60,9 +59,7 @@ async def test_names_are_completed_from_their_beginning_and_then_from_within(
                 assert (completion.total, completion.has_more) == (len(values), False)
 
 
-async def test_former_names_that_still_work_are_completed_for_who_types_them(
-    connect: Connect, workflows: list[Workflow]
-):
+async def test_former_names_that_still_work_are_completed_for_who_types_them(connect, workflows):
     later = (timezone.now() + timedelta(days=1)).isoformat()
     await in_database(Workflow.objects.filter(name="balance").update)(tool_aliases={"sheet": later})
     async with connect() as client:
@@ -70,15 +67,13 @@ async def test_former_names_that_still_work_are_completed_for_who_types_them(
         assert "sheet" not in (await complete(client, METADATA, "")).values
 
 
-async def test_over_stdio_names_are_completed_as_well(
-    open_client: Connect, workflows: list[Workflow], era: str
-):
+async def test_over_stdio_names_are_completed_as_well(open_client, workflows, era):
     """E8"""
     async with open_client(mode=era) as client:
         assert (await complete(client, "workflow://schema/{name}", "al")).values == ["all_banks", "balance"]
 
 
-async def test_at_most_a_hundred_values_are_given_and_the_rest_is_counted(connect: Connect):
+async def test_at_most_a_hundred_values_are_given_and_the_rest_is_counted(connect):
     await in_database(make_workflows)(103)
     async with connect() as client:
         completion = await complete(client, METADATA, "workflow")
@@ -96,15 +91,13 @@ async def test_at_most_a_hundred_values_are_given_and_the_rest_is_counted(connec
         ("FINANCE,", ["FINANCE,monthly"]),
     ],
 )
-async def test_tags_are_completed_one_after_another(
-    connect: Connect, workflows: list[Workflow], typed: str, values: list[str]
-):
+async def test_tags_are_completed_one_after_another(connect, workflows, typed, values):
     """D3: only tags that narrow the list to something; one with a comma cannot be written there."""
     async with connect() as client:
         assert (await complete(client, LIST, typed)).values == values
 
 
-async def test_ids_are_those_of_the_callers_newest_executions(connect: Connect, era: str):
+async def test_ids_are_those_of_the_callers_newest_executions(connect, era):
     def make_executions() -> list[str]:
         workflow, now = make_workflow(), timezone.now()
         make_execution(workflow, caller="token:0")
@@ -121,7 +114,7 @@ async def test_ids_are_those_of_the_callers_newest_executions(connect: Connect, 
         assert (await complete(client, RESULT, "1", argument="offset")).values == []
 
 
-async def test_values_that_a_schema_counts_up_are_offered_for_prompts(connect: Connect, era: str):
+async def test_values_that_a_schema_counts_up_are_offered_for_prompts(connect, era):
     schema = {
         "type": "object",
         "$defs": {"Period": {"enum": ["month", "year", "my own"]}},
@@ -164,9 +157,7 @@ NOT_COMPLETED = [
 ]
 
 
-async def test_what_cannot_be_completed_is_refused_with_what_can(
-    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
-):
+async def test_what_cannot_be_completed_is_refused_with_what_can(connect, workflows, era, subtests):
     async with connect(mode=era) as client:
         for template, argument in NOT_COMPLETED:
             with subtests.test(template=template, argument=argument):
@@ -176,9 +167,7 @@ async def test_what_cannot_be_completed_is_refused_with_what_can(
                 assert len(refused.value.message) < 500
 
 
-async def test_scopes_and_toolsets_bound_what_is_offered(
-    connect: Connect, workflows: list[Workflow], era: str
-):
+async def test_scopes_and_toolsets_bound_what_is_offered(connect, workflows, era):
     def make_tokens() -> list[str]:
         toolset = Toolset.objects.create(slug="people", title="People")
         toolset.picked.add(workflows[2])

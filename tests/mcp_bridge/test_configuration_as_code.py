@@ -90,9 +90,7 @@ def listings(server: McpServer, token: str) -> list[bytes]:
     ]
 
 
-def test_export_wipe_and_import_serve_the_same_bytes(
-    curated: Source, mcp_server: McpServer, exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_wipe_and_import_serve_the_same_bytes(curated, mcp_server, exported, monkeypatch):
     """Tools/list over /mcp is byte for byte what it was, before the engine is asked and after."""
     token = create_token(name="agent")[1]
     before = listings(mcp_server, token)

@@ -33,10 +33,9 @@ from tests.content_blocks import (
     text,
 )
 from tests.executions.engines import in_thread, until
-from tests.executions.patient_engine import PatientEngine
 from tests.executions.steps import only
 from tests.factories import make_execution
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
 
@@ -74,9 +73,7 @@ async def keep(content: Blocks | None, output: Any = None, **fields: Any) -> str
     return await in_database(make)()
 
 
-async def test_every_kind_of_block_comes_out_as_it_went_in(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_every_kind_of_block_comes_out_as_it_went_in(connect, patient, era):
     """Text, pictures, sounds, links, embedded resources; with their annotations and metadata."""
     gives(patient, EVERY_KIND)
     result = await call(connect, era)
@@ -85,9 +82,7 @@ async def test_every_kind_of_block_comes_out_as_it_went_in(
     assert not result.is_error
 
 
-async def test_structured_content_stays_structured_content(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_structured_content_stays_structured_content(connect, patient, era):
     """A2.3: beside blocks that say something else."""
     gives(patient, [text("Five."), picture()], output={"sum": 5})
     result = await call(connect, era)
@@ -95,22 +90,20 @@ async def test_structured_content_stays_structured_content(
     assert result.structured_content == {"sum": 5}
 
 
-async def test_a_text_that_the_output_repeats_is_no_structured_content(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_a_text_that_the_output_repeats_is_no_structured_content(connect, patient, era):
     gives(patient, [text("Five.")], output="Five.")
     result = await call(connect, era)
     assert sent(result) == [text("Five.")]
     assert result.structured_content is None
 
 
-async def test_a_result_without_any_block_stays_empty(connect: Connect, patient: PatientEngine, era: str):
+async def test_a_result_without_any_block_stays_empty(connect, patient, era):
     gives(patient, [])
     result = await call(connect, era)
     assert (result.content, result.is_error) == ([], False)
 
 
-async def test_what_no_client_could_read_is_told_in_words(connect: Connect, patient: PatientEngine, era: str):
+async def test_what_no_client_could_read_is_told_in_words(connect, patient, era):
     """One bad block must not cost a client the others; what came is found at the address."""
     broken = picture() | {"data": "not base64!"}
     video = {"type": "video", "data": "AAAA", "mimeType": "video/mp4"}
@@ -132,27 +125,22 @@ async def test_what_no_client_could_read_is_told_in_words(connect: Connect, pati
 SCRIPTS = ["javascript:alert(1)", " JavaScript:x", "java\nscript:x", "\x01vbscript:x", "data:text/html,<b>"]
 
 
-@pytest.mark.parametrize("uri", SCRIPTS)
-async def test_a_link_that_a_client_would_run_is_no_link(
-    connect: Connect, patient: PatientEngine, era: str, uri: str
-):
-    link = {"type": "resource_link", "uri": uri, "name": "click"}
-    held = {"type": "resource", "resource": {"uri": uri, "text": "x", "mimeType": "text/plain"}}
-    gives(patient, [link, held, text("After.")])
-    result = await call(connect, era)
-    assert [block["type"] for block in sent(result)] == ["text", "text", "text"]
-    assert not any("script:" in block["text"] or "<b>" in block["text"] for block in sent(result))
+async def test_a_link_that_a_client_would_run_is_no_link(connect, patient, era):
+    links = [{"type": "resource_link", "uri": uri, "name": "click"} for uri in SCRIPTS]
+    held = [{"uri": uri, "text": "x", "mimeType": "text/plain"} for uri in SCRIPTS]
+    gives(patient, [*links, *({"type": "resource", "resource": one} for one in held), text("After.")])
+    blocks = sent(await call(connect, era))
+    assert [block["type"] for block in blocks] == ["text"] * (2 * len(SCRIPTS) + 1)
+    assert not any("script:" in block["text"] or "<b>" in block["text"] for block in blocks)
 
 
-async def test_annotations_that_are_none_are_left_out_and_the_block_stays(
-    connect: Connect, patient: PatientEngine
-):
+async def test_annotations_that_are_none_are_left_out_and_the_block_stays(connect, patient):
     gives(patient, [picture(annotations={"priority": "high"}), text("x", unheard_of=1)])
     assert sent(await call(connect)) == [picture(), text("x")]
 
 
 async def test_clients_of_older_versions_are_told_in_words_of_blocks_that_they_do_not_know(
-    mcp_server: McpServer, token: str, patient: PatientEngine
+    mcp_server, token, patient
 ):
     """An unknown block would cost them the whole result."""
     gives(patient, [sound(), link()])
@@ -174,9 +162,7 @@ async def test_clients_of_older_versions_are_told_in_words_of_blocks_that_they_d
     }
 
 
-async def test_a_failure_keeps_the_engines_blocks_and_adds_ours(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_a_failure_keeps_the_engines_blocks_and_adds_ours(connect, patient, era):
     """A2.4, A7.4: why it failed in the engine's words and pictures, then what to do."""
     gives(patient, [text("Line 3 is ragged."), picture()], output={"line": 3}, error="Line 3 is ragged.")
     result = await call(connect, era)
@@ -190,12 +176,12 @@ async def test_a_failure_keeps_the_engines_blocks_and_adds_ours(
     assert (result.is_error, result.structured_content) == (True, None)
 
 
-async def test_a_failure_without_words_of_its_own_says_why(connect: Connect, patient: PatientEngine):
+async def test_a_failure_without_words_of_its_own_says_why(connect, patient):
     gives(patient, [picture()], error="The tool failed.")
     assert "The tool failed." in sent(await call(connect))[-1]["text"]
 
 
-async def test_a_promised_output_is_checked(connect: Connect, patient: PatientEngine, era: str):
+async def test_a_promised_output_is_checked(connect, patient, era):
     """Clients that validate refuse a result without it, so that the engine's fault is told as an error."""
     fields = {"output_schema": OBJECT, "execution_type_override": "sync"}
     await in_database(lambda: Workflow.objects.update(**fields))()
@@ -212,9 +198,7 @@ async def test_a_promised_output_is_checked(connect: Connect, patient: PatientEn
 
 
 @pytest.mark.usefixtures("small_bounds")
-async def test_a_picture_that_is_too_large_is_a_link_and_is_read_in_parts(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_a_picture_that_is_too_large_is_a_link_and_is_read_in_parts(connect, patient, era):
     """The others come whole; the parts put together are the picture."""
     large = PNG + bytes(range(256)) * 50
     gives(patient, [picture(large), picture(), text("Done.")])
@@ -238,7 +222,7 @@ async def test_a_picture_that_is_too_large_is_a_link_and_is_read_in_parts(
 
 
 @pytest.mark.usefixtures("small_bounds")
-async def test_pictures_together_are_bounded_too(connect: Connect, patient: PatientEngine):
+async def test_pictures_together_are_bounded_too(connect, patient):
     gives(patient, [picture(bytes(2000)) for _ in range(4)])
     kinds = [block["type"] for block in sent(await call(connect))]
     assert kinds == ["image", "image", *["text", "resource_link"] * 2]
@@ -246,9 +230,7 @@ async def test_pictures_together_are_bounded_too(connect: Connect, patient: Pati
 
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize("make", [text, lambda words: embedded(mimeType="text/plain", text=words)])
-async def test_a_text_that_is_too_large_is_told_by_its_beginning(
-    connect: Connect, patient: PatientEngine, era: str, make: Any
-):
+async def test_a_text_that_is_too_large_is_told_by_its_beginning(connect, patient, era, make):
     """A8.4: a model gets the rest from get_execution_status, a client from the resource."""
     words = "".join(f"row {number}\n" for number in range(1500))
     gives(patient, [picture(), make(words)])
@@ -288,7 +270,7 @@ BESIDE: dict[str, tuple[Blocks, Any, bool]] = {  # Blocks, structured content, a
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize(("blocks", "output", "begins"), BESIDE.values(), ids=BESIDE)
 async def test_large_structured_content_is_told_by_its_beginning_beside_blocks(
-    connect: Connect, patient: PatientEngine, era: str, blocks: Blocks, output: Any, begins: bool
+    connect, patient, era, blocks, output, begins
 ):
     gives(patient, blocks, output=output)
     result = await call(connect, era)
@@ -315,7 +297,7 @@ async def test_large_structured_content_is_told_by_its_beginning_beside_blocks(
 
 @pytest.mark.usefixtures("small_bounds")
 async def test_structured_content_that_a_schema_promises_comes_whole_beside_blocks(
-    connect: Connect, patient: PatientEngine, held: Workflow, era: str
+    connect, patient, held, era
 ):
     promised = {"output_schema": {"type": "object"}, "execution_type_override": "sync"}
     await in_database(Workflow.objects.filter(pk=held.pk).update)(**promised)
@@ -327,7 +309,7 @@ async def test_structured_content_that_a_schema_promises_comes_whole_beside_bloc
 
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize("words", ["", "x" * 5000], ids=["empty", "large"])
-async def test_any_number_of_blocks_floods_nobody(connect: Connect, patient: PatientEngine, words: str):
+async def test_any_number_of_blocks_floods_nobody(connect, patient, words):
     gives(patient, [text(words) for _ in range(2000)])
     blocks = sent(await call(connect))
     assert len(blocks) <= 501
@@ -339,7 +321,7 @@ async def test_any_number_of_blocks_floods_nobody(connect: Connect, patient: Pat
     assert part["output_part"] == words[:4000]
 
 
-async def test_the_status_describes_the_blocks_and_shows_the_pictures(connect: Connect, era: str):
+async def test_the_status_describes_the_blocks_and_shows_the_pictures(connect, era):
     """A8.4: no base64 in what a model reads."""
     key = await keep(EVERY_KIND)
     async with connect(mode=era) as client:
@@ -371,7 +353,7 @@ async def test_the_status_describes_the_blocks_and_shows_the_pictures(connect: C
     assert "6 content blocks" in none.content[0].text
 
 
-async def test_the_status_does_not_say_twice_what_the_output_says(connect: Connect):
+async def test_the_status_does_not_say_twice_what_the_output_says(connect):
     """Servers are advised to send structured content as text, too."""
     key = await keep([text('{"sum":  5}')], output={"sum": 5})
     async with connect() as client:
@@ -380,9 +362,7 @@ async def test_the_status_does_not_say_twice_what_the_output_says(connect: Conne
     assert "content" not in status.structured_content
 
 
-async def test_progress_has_the_engines_words_and_percent(
-    connect: Connect, patient: PatientEngine, monkeypatch: pytest.MonkeyPatch, era: str
-):
+async def test_progress_has_the_engines_words_and_percent(connect, patient, monkeypatch, era):
     """A7.3: while the answer is still to come."""
     monkeypatch.setattr(start, "LOOK_SECONDS", 0.05)
     heard: list[tuple[float, float | None, str | None]] = []
@@ -398,7 +378,7 @@ async def test_progress_has_the_engines_words_and_percent(
     assert sent(result) == EVERY_KIND
 
 
-async def test_a_task_ends_with_the_same_blocks(connect: Connect, held: Workflow, patient: PatientEngine):
+async def test_a_task_ends_with_the_same_blocks(connect, held, patient):
     await in_database(lambda: Workflow.objects.update(inline_wait_seconds=0))()
     async with connect(extensions=[TasksExtension()]) as client:
         task_id = (await start_task(client.session, "report", {})).task_id
@@ -413,7 +393,7 @@ async def test_a_task_ends_with_the_same_blocks(connect: Connect, held: Workflow
     assert task["result"]["content"] == EVERY_KIND
 
 
-async def test_blocks_are_read_by_whoever_may_see_the_execution(connect: Connect, held: Workflow):
+async def test_blocks_are_read_by_whoever_may_see_the_execution(connect, held):
     key = await keep(EVERY_KIND)
     stranger = (await in_database(create_token)(name="stranger"))[1]
     async with connect(as_token=stranger) as client:
@@ -422,7 +402,7 @@ async def test_blocks_are_read_by_whoever_may_see_the_execution(connect: Connect
 
 
 @pytest.mark.parametrize("ending", ["6", "-1", "x", "1?offset=-1", "1?offset=1000000", "4?offset=99"])
-async def test_what_is_not_there_is_refused_in_words(connect: Connect, ending: str):
+async def test_what_is_not_there_is_refused_in_words(connect, ending):
     key = await keep(EVERY_KIND)
     async with connect() as client:
         with pytest.raises(MCPError) as refused:
@@ -434,7 +414,7 @@ async def test_what_is_not_there_is_refused_in_words(connect: Connect, ending: s
     )
 
 
-async def test_content_that_is_gone_is_said_to_be_gone(connect: Connect):
+async def test_content_that_is_gone_is_said_to_be_gone(connect):
     """B7, E6: removed by the retention."""
     key = await keep(EVERY_KIND, finished_at=timezone.now() - timedelta(days=2))
 
@@ -450,9 +430,7 @@ async def test_content_that_is_gone_is_said_to_be_gone(connect: Connect):
     assert "output_removed_at" in status.structured_content
 
 
-async def test_content_that_was_too_large_to_keep_is_said_to_be(
-    connect: Connect, patient: PatientEngine, settings: Any, era: str
-):
+async def test_content_that_was_too_large_to_keep_is_said_to_be(connect, patient, settings, era):
     """E3: what is left is shown, with what is missing."""
     settings.CATALOGUE = settings.CATALOGUE | {"max_payload_bytes": 1024}
     gives(patient, [picture(bytes(2000))], output={"sum": 5})
@@ -466,7 +444,7 @@ async def test_content_that_was_too_large_to_keep_is_said_to_be(
     assert "too large to store" in nothing.content[0].text
 
 
-def test_the_command_line_describes_what_is_no_text(patient: PatientEngine):
+def test_the_command_line_describes_what_is_no_text(patient):
     """A terminal is no place for base64."""
     gives(patient, EVERY_KIND)
     out, err = io.StringIO(), io.StringIO()
@@ -485,7 +463,7 @@ def test_the_command_line_describes_what_is_no_text(patient: PatientEngine):
         call_command("call_tool", "report", stdout=out, stderr=err)
 
 
-def test_raw_answers_are_kept_apart_from_the_content(patient: PatientEngine):
+def test_raw_answers_are_kept_apart_from_the_content(patient):
     """B3: what the record has of it, once."""
     gives(patient, EVERY_KIND, raw={"isError": False})
     call_command("call_tool", "report", stdout=io.StringIO(), stderr=io.StringIO())

@@ -13,7 +13,7 @@ from mcp import MCPError
 
 from catalogue.connections import close_connectors
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Source, Workflow
+from catalogue.models import Source
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
 from executions.models import Execution, State
@@ -25,7 +25,6 @@ from tests.engines.target_answers import PNG
 from tests.engines.target_api import Reply, TargetApi, running_target_api
 from tests.executions.engines import in_thread, until
 from tests.executions.steps import only, reach_deadline
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import work_on
 
@@ -84,9 +83,7 @@ def remove(tool_id: str) -> None:
     forget_catalogue()
 
 
-async def test_a_submitted_tool_is_called_over_mcp_and_sends_exactly_what_it_declares(
-    api: TargetApi, connect: Connect
-) -> None:
+async def test_a_submitted_tool_is_called_over_mcp_and_sends_exactly_what_it_declares(api, connect):
     """C1.1, C1.4, C5.1, A2.2, A2.3, A2.5: and nothing else arrives."""
     answered = {"order": {"number": "A-7"}, "internal": "x"}
     api.tell("POST", "/v1/customers/caf%C3%A9%20%26%20co/orders", Reply(201, answered))
@@ -132,9 +129,7 @@ ADVICE: dict[str, tuple[str, Reply, str]] = {
 
 
 @pytest.mark.parametrize("case", ADVICE)
-async def test_agents_are_told_to_do_what_fits_the_failure(
-    api: TargetApi, connect: Connect, case: str
-) -> None:
+async def test_agents_are_told_to_do_what_fits_the_failure(api, connect, case):
     """A2.4, C5.3, C8.3: above all not to repeat what may have been carried out."""
     method, reply, advice = ADVICE[case]
     api.tell(method, "/things", reply)
@@ -157,7 +152,7 @@ LINK = '<https://api.example.com/items?page=2>; rel="next"'
 OUTPUTS = [({"id": 1}, True), ({"id": 1}, False), ([{"id": 1}], False), ("one, two", False), (None, False)]
 
 
-async def test_an_etag_does_not_cost_the_structured_output(api: TargetApi, connect: Connect) -> None:
+async def test_an_etag_does_not_cost_the_structured_output(api, connect):
     """C5.4: clients that show a text beside it have both."""
     api.tell("GET", "/items", Reply(200, b'{"id": 7}', {"ETag": '"v7"', "Content-Type": "application/json"}))
     await submit(
@@ -172,8 +167,8 @@ async def test_an_etag_does_not_cost_the_structured_output(api: TargetApi, conne
 
 @pytest.mark.parametrize(("output", "is_promised"), OUTPUTS)
 async def test_what_the_headers_say_is_read_beside_the_output_at_every_door(
-    api: TargetApi, connect: Connect, output: Any, is_promised: bool
-) -> None:
+    api, connect, output, is_promised
+):
     """A2.3, C5.4, E4: from the cache too. Clients refuse a promised output without its structure."""
     api.tell(
         "GET", "/items", Reply(200, json.dumps(output), {"Link": LINK, "Content-Type": "application/json"})
@@ -201,9 +196,7 @@ async def test_what_the_headers_say_is_read_beside_the_output_at_every_door(
     assert [block["text"] for block in shown.json()["content"]] == [f"Link: {LINK}"]
 
 
-async def test_a_file_with_a_note_and_a_large_output_with_one_are_read(
-    api: TargetApi, connect: Connect, settings: Any
-) -> None:
+async def test_a_file_with_a_note_and_a_large_output_with_one_are_read(api, connect, settings):
     """A2.3: the note comes last."""
     settings.CATALOGUE = settings.CATALOGUE | {"inline_result_characters": 100}
     api.tell(
@@ -222,9 +215,7 @@ async def test_a_file_with_a_note_and_a_large_output_with_one_are_read(
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_success_that_cannot_be_read_is_no_failure_and_is_not_cached(
-    api: TargetApi, connect: Connect, method: str
-) -> None:
+async def test_a_success_that_cannot_be_read_is_no_failure_and_is_not_cached(api, connect, method):
     """A2.3, C5.4, E4: what came is delivered, with what is wrong with it."""
     page = "<html>Please log in.</html>"
     api.tell(method, "/things", Reply(200, page, {"Content-Type": "application/json"}))
@@ -242,9 +233,7 @@ async def test_a_success_that_cannot_be_read_is_no_failure_and_is_not_cached(
     assert "a part of its result could not be read" in execution.error
 
 
-async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(
-    api: TargetApi, connect: Connect
-) -> None:
+async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(api, connect):
     """A1.3, C1.1"""
     tool = declared("orders", endpoint=f"{api.base_url}/orders", api={"authentication": BEARER})
     await submit(tool)
@@ -261,7 +250,7 @@ async def test_a_removed_tool_can_no_longer_be_called_and_comes_back(
     assert not back.is_error and len(api.arrived) == 1
 
 
-async def test_results_of_a_submitted_tool_are_cached_as_it_says(api: TargetApi, connect: Connect) -> None:
+async def test_results_of_a_submitted_tool_are_cached_as_it_says(api, connect):
     """E4: like those of any workflow."""
     tool = declared(
         "weather",
@@ -289,8 +278,8 @@ def resolve(execution_id: str, **said: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("said", [None, {"number": "A-9"}], ids=["output unknown", "output known"])
 async def test_a_call_whose_answer_was_lost_has_completed_once_an_administrator_says_that_it_ran(
-    api: TargetApi, connect: Connect, said: Any
-) -> None:
+    api, connect, said
+):
     """B8, C5.3: the API keeps no runs that could be named; record and agent learn who said so."""
     await submit(
         declared("pay", endpoint=f"{api.base_url}/hang-up", method="POST", api={"authentication": BEARER})
@@ -340,8 +329,8 @@ UNREACHED = {
 @pytest.mark.parametrize(("method", "timeout_seconds"), [("GET", 2), ("POST", 1)])
 @pytest.mark.parametrize("kind", UNREACHED)
 async def test_a_call_whose_attempts_use_up_its_time_tells_why_they_failed(
-    connect: Connect, kind: str, method: str, timeout_seconds: int
-) -> None:
+    connect, kind, method, timeout_seconds
+):
     """C5.3, A7.2: what went wrong, rather than that the time is up."""
     endpoint, *words = UNREACHED[kind]
     async with AsyncExitStack() as stack:
@@ -361,9 +350,7 @@ async def test_a_call_whose_attempts_use_up_its_time_tells_why_they_failed(
 
 
 @pytest.mark.databases("executions.runner.start")
-async def test_a_start_that_no_attempt_is_left_for_tells_why_the_last_one_failed(
-    connect: Connect, long_workflow: Workflow
-) -> None:
+async def test_a_start_that_no_attempt_is_left_for_tells_why_the_last_one_failed(connect, long_workflow):
     """C5.3, A7.2: a worker that comes late finds the time over."""
     away = f"http://127.0.0.1:{free_port()}"
     await in_database(Source.objects.update)(config={"base_url": away})

@@ -10,13 +10,12 @@ import pytest
 from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Source, Workflow
+from catalogue.models import Workflow
 from executions.models import Execution
 from mcp_bridge.tokens import create_token
 from tests.docs.reading import GUIDES
 from tests.executions.steps import advance_due_executions
 from tests.factories import make_execution
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 
 
@@ -34,9 +33,7 @@ PROGRAMS = [
 
 @pytest.mark.usefixtures("quick_news")
 @pytest.mark.parametrize(("place", "program"), PROGRAMS)
-async def test_a_program_of_a_page_runs(
-    place: str, program: str, connect: Connect, mcp_server: McpServer, source: Source
-) -> None:
+async def test_a_program_of_a_page_runs(place, program, connect, mcp_server, source):
     """With a `client`, a `token`, and the `execution_id` of a large result; nobody waits for `countdown`."""
 
     def prepare() -> tuple[str, str]:

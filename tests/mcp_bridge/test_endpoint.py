@@ -13,12 +13,10 @@ import httpx2
 import pytest
 from django.utils import timezone
 
-from catalogue.models import Source
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests import plain_http
-from tests.mcp_bridge.conftest import McpServer
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -33,24 +31,8 @@ def modern(method: str, **params: object) -> tuple[dict[str, object], dict[str, 
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META, **params}}, headers
 
 
-@pytest.mark.parametrize("credentials", ["", "Bearer", "Bearer wrong", "Basic d2ZjOng=", "bearer x y"])
-def test_without_a_valid_token_nobody_gets_in(mcp_server: McpServer, credentials: str):
-    body, headers = modern("tools/list")
-    response = mcp_server.post(body, headers=headers | {"authorization": credentials})
-    assert response.status_code == 401
-    challenge = response.headers["www-authenticate"]
-    assert challenge.startswith("Bearer ")
-    assert "/.well-known/oauth-protected-resource/mcp" in challenge
-
-
-def test_the_challenge_points_to_metadata_that_says_how_tokens_are_sent(mcp_server: McpServer):
-    document = plain_http.get(f"{mcp_server.base_url}/.well-known/oauth-protected-resource/mcp").json()
-    assert document["bearer_methods_supported"] == ["header"]
-    assert document["resource"].endswith("/mcp")
-
-
 @pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")
-def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token: str):
+def test_a_revoked_and_an_expired_token_are_refused(mcp_server, token):
     body, headers = modern("tools/list")
     assert mcp_server.post(body, headers=headers, token=token).status_code == 200
     AccessToken.objects.get(name="agent").revoke()
@@ -61,33 +43,18 @@ def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token
 
 
 @pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")
-def test_a_token_is_stored_only_as_its_hash(token: str):
+def test_a_token_is_stored_only_as_its_hash(token):
     stored = AccessToken.objects.values().get(name="agent")
     assert token not in json.dumps(stored, default=str)
     assert token.startswith(stored["prefix"])
 
 
-def test_server_discover_names_both_the_product_and_what_it_can_do(mcp_server: McpServer, token: str):
+def test_server_discover_names_both_the_product_and_what_it_can_do(mcp_server, token):
     body, headers = modern("server/discover")
     result = mcp_server.post(body, headers=headers, token=token).json()["result"]
     assert "2026-07-28" in result["supportedVersions"]
     assert "tools" in result["capabilities"]
     assert result["resultType"] == "complete"
-
-
-def test_a_listing_may_be_kept_by_its_caller_only(mcp_server: McpServer, token: str, source: Source):
-    body, headers = modern("tools/list")
-    result = mcp_server.post(body, headers=headers, token=token).json()["result"]
-    assert result["cacheScope"] == "private"
-    assert result["ttlMs"] >= 0
-
-
-def test_a_foreign_origin_or_host_is_refused(mcp_server: McpServer, token: str):
-    """DNS rebinding: a page of somebody else's must not talk to us through a visitor's browser."""
-    body, headers = modern("tools/list")
-    foreign_origin = mcp_server.post(body, token=token, headers=headers | {"origin": "https://evil.example"})
-    foreign_host = mcp_server.post(body, token=token, headers=headers | {"host": "evil.example"})
-    assert (foreign_origin.status_code, foreign_host.status_code) == (403, 421)
 
 
 HOSTILE_BODIES = {
@@ -133,9 +100,7 @@ NOT_ONE_MESSAGE = ["a batch", "an empty batch", "null", "a number", "no method"]
 VERSIONS = ("2026-07-28", "2025-06-18", None)
 
 
-def test_a_hostile_body_gets_a_clean_error_and_the_server_goes_on(
-    mcp_server: McpServer, token: str, subtests: pytest.Subtests
-):
+def test_a_hostile_body_gets_a_clean_error_and_the_server_goes_on(mcp_server, token, subtests):
     for name, version in itertools.product(HOSTILE_BODIES, VERSIONS):
         with subtests.test(f"{name} ({version})"):
             headers = {"mcp-protocol-version": version} if version else {}
@@ -147,9 +112,7 @@ def test_a_hostile_body_gets_a_clean_error_and_the_server_goes_on(
             assert mcp_server.post(body, headers=good_headers, token=token).status_code == 200
 
 
-def test_a_body_that_is_not_one_message_gets_one_sentence(
-    mcp_server: McpServer, token: str, subtests: pytest.Subtests
-):
+def test_a_body_that_is_not_one_message_gets_one_sentence(mcp_server, token, subtests):
     sentence = "The body must be one JSON-RPC request or notification. Batches are not supported."
     for name, version in itertools.product(NOT_ONE_MESSAGE, VERSIONS):
         with subtests.test(f"{name} ({version})"):
@@ -163,9 +126,7 @@ def test_a_body_that_is_not_one_message_gets_one_sentence(
             }
 
 
-def test_what_is_wrong_with_a_message_is_said_to_its_request(
-    mcp_server: McpServer, token: str, subtests: pytest.Subtests
-):
+def test_what_is_wrong_with_a_message_is_said_to_its_request(mcp_server, token, subtests):
     wrong_id = "The id of a request must be an integer or a string."
     cases = [({"id": odd}, None, wrong_id) for odd in (None, 1.5, True, [1])]
     cases += [({"id": 7, "params": odd}, 7, "The params of a message must be an object.") for odd in ([], 1)]
@@ -179,16 +140,14 @@ def test_what_is_wrong_with_a_message_is_said_to_its_request(
             assert response.status_code == 400
 
 
-def test_a_body_over_the_limit_is_refused(mcp_server: McpServer, token: str):
+def test_a_body_over_the_limit_is_refused(mcp_server, token):
     response = mcp_server.post(content=b'{"a":"' + b"x" * 5_000_000 + b'"}', token=token)
     assert response.status_code == 413
 
 
 @pytest.mark.parametrize("depth", [60, 150, 300, 900])
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-06-18"])
-def test_deeply_nested_arguments_never_break_a_call(
-    mcp_server: McpServer, token: str, source: Source, depth: int, version: str
-):
+def test_deeply_nested_arguments_never_break_a_call(mcp_server, token, source, depth, version):
     """Deeper than any check allows, but not so deep that the JSON parser gives up."""
     arguments: dict[str, object] = {"seconds": 0}
     for _ in range(depth):
@@ -199,14 +158,14 @@ def test_deeply_nested_arguments_never_break_a_call(
     assert "Internal" not in response.text
 
 
-def test_a_header_that_contradicts_the_body_is_refused(mcp_server: McpServer, token: str, source: Source):
+def test_a_header_that_contradicts_the_body_is_refused(mcp_server, token, source):
     body, headers = modern("tools/call", name="countdown", arguments={"seconds": 0})
     response = mcp_server.post(body, token=token, headers=headers | {"mcp-name": "text_statistics"})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == -32020
 
 
-def test_blanks_around_a_header_are_no_part_of_it(mcp_server: McpServer, token: str, source: Source):
+def test_blanks_around_a_header_are_no_part_of_it(mcp_server, token, source):
     """Sent by a client that writes them as they are; RFC 9110 has the receiver take them off."""
     body, headers = modern("tools/call", name="text_statistics", arguments={"text": "one"})
     headers |= {"authorization": f"Bearer {token} ", "accept": "application/json, text/event-stream\t"}
@@ -226,9 +185,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-def test_what_is_wrong_with_the_parameters_is_named(
-    mcp_server: McpServer, token: str, subtests: pytest.Subtests, version: str
-):
+def test_what_is_wrong_with_the_parameters_is_named(mcp_server, token, subtests, version):
     for name, (params, fault) in FAULTS.items():
         with subtests.test(name):
             body, headers = modern("tools/call", **params)
@@ -240,9 +197,7 @@ def test_what_is_wrong_with_the_parameters_is_named(
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-def test_half_a_character_becomes_a_whole_one(
-    mcp_server: McpServer, token: str, source: Source, subtests: pytest.Subtests, version: str
-):
+def test_half_a_character_becomes_a_whole_one(mcp_server, token, source, subtests, version):
     """A client has cut a text in the middle of an emoji."""
     for place, sent in HALVES.items():
         with subtests.test(place):
@@ -271,9 +226,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-def test_what_cannot_be_read_is_said_to_its_request(
-    mcp_server: McpServer, token: str, subtests: pytest.Subtests, version: str
-):
+def test_what_cannot_be_read_is_said_to_its_request(mcp_server, token, subtests, version):
     for fault, value in UNREADABLE.items():
         with subtests.test(fault):
             body, headers = modern("tools/call", name="text_statistics", arguments={"text": "PLACE"})
@@ -284,20 +237,20 @@ def test_what_cannot_be_read_is_said_to_its_request(
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-def test_a_byte_order_mark_is_no_part_of_a_message(mcp_server: McpServer, token: str, version: str):
+def test_a_byte_order_mark_is_no_part_of_a_message(mcp_server, token, version):
     body, headers = modern("tools/list")
     headers |= {"mcp-protocol-version": version}
     content = b"\xef\xbb\xbf" + json.dumps(body).encode()
     assert "result" in answer_in(mcp_server.post(content=content, token=token, headers=headers))
 
 
-def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
+def test_an_unknown_method_is_not_found(mcp_server, token):
     body, headers = modern("tools/destroy")
     response = mcp_server.post(body, token=token, headers=headers)
     assert (response.status_code, response.json()["error"]["code"]) == (404, -32601)
 
 
-def test_a_level_for_log_messages_is_taken_where_the_protocol_has_them(mcp_server: McpServer, token: str):
+def test_a_level_for_log_messages_is_taken_where_the_protocol_has_them(mcp_server, token):
     wanted = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "error"}}
     version = {"mcp-protocol-version": "2025-11-25"}
     assert '"result":{}' in mcp_server.post(wanted, token=token, headers=version).text
@@ -310,7 +263,7 @@ def test_a_level_for_log_messages_is_taken_where_the_protocol_has_them(mcp_serve
     assert "logging" not in offered
 
 
-def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str, source: Source):
+def test_many_callers_at_once_are_all_answered(mcp_server, token, source):
     """B7: more requests than database threads."""
     body, headers = modern("tools/call", name="text_statistics", arguments={"text": "one"})
 
@@ -323,7 +276,7 @@ def test_many_callers_at_once_are_all_answered(mcp_server: McpServer, token: str
         assert all(callers.map(call, range(72)))
 
 
-def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_server: McpServer, token: str):
+def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_server, token):
     """Sent in chunks, so that no header says how much is to come; of strangers hardly any of it is taken."""
     for headers, status in (({"authorization": f"Bearer {token}"}, 413), ({}, 403)):
         chunks = (b"x" * 1_000_000 for _ in range(50))
@@ -331,12 +284,7 @@ def test_an_endless_body_for_django_is_cut_off_before_it_fills_the_disk(mcp_serv
         assert response.status_code == status
 
 
-def test_a_cursor_that_nobody_gave_out_is_refused(mcp_server: McpServer, token: str):
-    body, headers = modern("tools/list", cursor="made-up")
-    assert mcp_server.post(body, headers=headers, token=token).json()["error"]["code"] == -32602
-
-
-def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server: McpServer, token: str):
+def test_the_endpoint_is_found_with_a_slash_at_its_end_too(mcp_server, token):
     body, headers = modern("tools/list")
     headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
     response = plain_http.post(f"{mcp_server.url}/", json=body, headers=headers)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 from mcp import MCPError
 from mcp_types import URL_ELICITATION_REQUIRED, ElicitResult
 
@@ -14,7 +13,6 @@ from executions.models import Aftermath, Execution
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, server
 from tests.factories import make_feature
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_server_features import connect_source, expose
 
@@ -63,9 +61,7 @@ async def accept(context: Any, params: Any) -> ElicitResult:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "sse"])
-async def test_a_client_with_a_handshake_gets_the_servers_own_error(
-    connect: Connect, refusing: Refusing, streams: bool
-) -> None:
+async def test_a_client_with_a_handshake_gets_the_servers_own_error(connect, refusing, streams):
     """MCP 2025-11-25: its client opens the page and calls again."""
     refusing.streams = streams
     async with connect(mode="legacy", elicitation_callback=accept) as client:
@@ -80,9 +76,7 @@ async def test_a_client_with_a_handshake_gets_the_servers_own_error(
         assert not (await client.call_tool("good", {})).is_error
 
 
-async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(
-    connect: Connect, refusing: Refusing
-) -> None:
+async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(connect, refusing):
     """MCP 2026-07-28 has no such error."""
     pages = []
 
@@ -104,9 +98,7 @@ async def test_a_client_without_a_handshake_is_asked_and_gets_the_result(
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_who_refuses_reads_why_it_failed(
-    connect: Connect, refusing: Refusing, action: Any
-) -> None:
+async def test_a_user_who_refuses_reads_why_it_failed(connect, refusing, action):
     async def refuse(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action)
 
@@ -116,9 +108,7 @@ async def test_a_user_who_refuses_reads_why_it_failed(
     assert result.is_error and PAGE in result.content[0].text and refusing.asked == 1
 
 
-async def test_any_other_client_reads_the_address(
-    connect: Connect, refusing: Refusing, era: str, admin_client: Browser
-) -> None:
+async def test_any_other_client_reads_the_address(connect, refusing, era, admin_client):
     async with connect(mode=era) as client:
         result = await client.call_tool("good", {})
         assert result.is_error and PAGE in result.content[0].text
@@ -136,9 +126,7 @@ async def test_any_other_client_reads_the_address(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_source_that_may_not_ask_only_gets_its_words_through(
-    connect: Connect, refusing: Refusing, mode: str
-) -> None:
+async def test_a_source_that_may_not_ask_only_gets_its_words_through(connect, refusing, mode):
     source = await in_database(Source.objects.get)(name="bank")
     source.config |= {"questions": "none"}
     await in_database(source.save)()
@@ -169,20 +157,21 @@ ODD: dict[str, tuple[Any, list[str]]] = {  # The data, and the addresses that ma
 }
 
 
-@pytest.mark.parametrize(("data", "pages"), ODD.values(), ids=ODD)
-async def test_only_addresses_of_pages_are_shown_whatever_the_data(
-    connect: Connect, refusing: Refusing, era: str, data: Any, pages: list[str]
-) -> None:
-    refusing.data = data
+async def test_only_addresses_of_pages_are_shown_whatever_the_data(connect, refusing, era, subtests):
     async with connect(mode=era) as client:
-        result = await client.call_tool("good", {})
-        with pytest.raises(MCPError) as error:
-            await client.get_prompt("greet")
-
-    for words in (result.content[0].text, error.value.message, json.dumps(result.structured_content)):
-        assert [page for page in (PAGE, SECOND) if page in words] == pages
-        assert "javascript:" not in words and "evil.example" not in words and len(words) < 10_000
-    assert await in_database(lambda: Execution.objects.get().aftermath)() == Aftermath.NO_OTHER_ARGUMENTS
+        for name, (data, pages) in ODD.items():
+            refusing.data = data
+            with subtests.test(name):
+                result = await client.call_tool("good", {})
+                with pytest.raises(MCPError) as error:
+                    await client.get_prompt("greet")
+                structured = json.dumps(result.structured_content)
+                for words in (result.content[0].text, error.value.message, structured):
+                    assert [page for page in (PAGE, SECOND) if page in words] == pages
+                    assert "javascript:" not in words and "evil.example" not in words
+                    assert len(words) < 10_000
+    aftermaths = await in_database(lambda: {one.aftermath for one in Execution.objects.all()})()
+    assert aftermaths == {Aftermath.NO_OTHER_ARGUMENTS}
 
 
 DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is read of it
@@ -201,19 +190,21 @@ DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is r
 
 
 @pytest.mark.parametrize("code", [-32602, -32000, -32601])
-@pytest.mark.parametrize(("data", "read"), DATA.values(), ids=DATA)
-async def test_the_data_of_an_error_is_read_by_agents_and_people(
-    connect: Connect, refusing: Refusing, data: Any, read: str, code: int
-) -> None:
-    refusing.code, refusing.message, refusing.data = code, "bad x", data
-    async with connect() as client:
-        result = await client.call_tool("good", {})
-        with pytest.raises(MCPError) as error:
-            await client.read_resource("x://1")
+async def test_the_data_of_an_error_is_read_by_agents_and_people(connect, refusing, code, subtests):
+    def last_run() -> tuple[str, str]:
+        execution = Execution.objects.latest("created_at")
+        return execution.error, json.dumps(execution.payload.start_answer)
 
-    execution = await in_database(Execution.objects.get)()
-    kept = await in_database(lambda: json.dumps(execution.payload.start_answer))()
-    for words in (result.content[0].text, error.value.message, execution.error):
-        assert "bad x" in words and read in words and str(code) in words
-        assert KEY not in words and "\x1b" not in words and len(words) < 2_000
-    assert KEY not in kept and "bad x" in kept and len(kept) < 5_000
+    refusing.code, refusing.message = code, "bad x"
+    async with connect() as client:
+        for name, (data, read) in DATA.items():
+            refusing.data = data
+            with subtests.test(name):
+                result = await client.call_tool("good", {})
+                with pytest.raises(MCPError) as error:
+                    await client.read_resource("x://1")
+                stored, kept = await in_database(last_run)()
+                for words in (result.content[0].text, error.value.message, stored):
+                    assert "bad x" in words and read in words and str(code) in words
+                    assert KEY not in words and "\x1b" not in words and len(words) < 2_000
+                assert KEY not in kept and "bad x" in kept and len(kept) < 5_000

@@ -26,7 +26,6 @@ TEXT = {"type": "string"}
 KEY = {"type": "apiKey", "in": "header", "name": "X-Key"}
 SECRET = "hunter2-hunter2"
 MULTIPART = "multipart/form-data"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 Import = Callable[..., Any]
 
@@ -88,9 +87,7 @@ NUMBERED = {
 """What n8n says of its executions, whose ids are texts."""
 
 
-async def test_an_answer_unlike_its_documentation_is_delivered_and_curators_are_told(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_an_answer_unlike_its_documentation_is_delivered_and_curators_are_told(api, bring, connect):
     """A7.4, C1.4: documents are often wrong about answers, which is no fault of whoever asks."""
     await bring({"/executions/1": {"get": operation("get_execution", responses=NUMBERED)}})
     api.tell("GET", "/executions/1", Reply(200, {"id": "1", "status": "success"}))
@@ -103,9 +100,7 @@ async def test_an_answer_unlike_its_documentation_is_delivered_and_curators_are_
     assert "does not match the output schema that the API documents" in page and "/id: " in page
 
 
-async def test_a_curator_may_have_documented_answers_promised(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_a_curator_may_have_documented_answers_promised(api, bring, connect):
     """A7.4: the source's setting; then clients have the schema, and what breaks it is an error to them."""
     paths = {"/executions/1": {"get": operation("get_execution", responses=NUMBERED)}}
     await bring(paths)
@@ -135,30 +130,6 @@ def _page_of_execution() -> str:
     return browser.get(f"/admin/executions/execution/{key}/change/").content.decode()
 
 
-async def test_what_is_read_only_behind_a_reference_is_not_offered(bring: Import, connect: Connect) -> None:
-    """C1.4: by reference or allOf, in the body and deeper in it."""
-    schemas = {
-        "Version": {"type": "object", "readOnly": True, "properties": {"id": TEXT}},
-        "Made": {"allOf": [{"$ref": "#/components/schemas/Version"}, {"description": "When."}]},
-    }
-    reference = {"$ref": "#/components/schemas/Version"}
-    inner = {"type": "object", "required": ["active"], "properties": {"active": reference, "name": TEXT}}
-    properties = {
-        "name": TEXT,
-        "active": reference,
-        "made": {"$ref": "#/components/schemas/Made"},
-        "inner": inner,
-    }
-    body = body_of({"type": "object", "required": ["name", "active"], "properties": properties})
-    await bring({"/flows": {"post": operation("add_flow", **body)}}, components={"schemas": schemas})
-
-    schema = (await tools_of(connect))["add_flow"].input_schema
-
-    assert list(schema["properties"]) == ["name", "inner"] and schema["required"] == ["name"]
-    assert list(schema["properties"]["inner"]["properties"]) == ["name"]
-    assert "required" not in schema["properties"]["inner"]
-
-
 SECURITY: dict[str, tuple[Any, bool]] = {
     "wants it": ([{"key": []}], True),
     "says nothing of its own": (None, True),
@@ -170,9 +141,7 @@ SECURITY: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("case", SECURITY)
-async def test_credentials_go_to_who_wants_them(
-    api: TargetApi, bring: Import, connect: Connect, case: str
-) -> None:
+async def test_credentials_go_to_who_wants_them(api, bring, connect, case):
     """E6: an operation that is declared anonymous gets none; some APIs answer 401 to it."""
     said, is_sent = SECURITY[case]
     security = {} if said is None else {"security": said}
@@ -189,18 +158,14 @@ async def test_credentials_go_to_who_wants_them(
     assert api.last.header("X-Key") == (SECRET if is_sent else None)
 
 
-async def test_credentials_go_where_a_document_knows_of_none(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_credentials_go_where_a_document_knows_of_none(api, bring, connect):
     """E6: empty lists in a document that wants nothing anywhere take nothing back."""
     await bring({"/things": {"get": operation("things", security=[])}}, secrets={"token": SECRET})
     assert not (await call(connect, "things", {})).is_error
     assert api.last.header("Authorization") == f"Bearer {SECRET}"
 
 
-async def test_a_bearer_token_does_for_a_key_in_the_header_authorization(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_a_bearer_token_does_for_a_key_in_the_header_authorization(api, bring, connect):
     """E6: documents call it a key, and mean "Bearer ..."."""
     key = {"type": "apiKey", "in": "header", "name": "authorization"}
     await bring(
@@ -211,27 +176,6 @@ async def test_a_bearer_token_does_for_a_key_in_the_header_authorization(
     )
     assert not (await call(connect, "things", {})).is_error
     assert api.last.header("Authorization") == f"Bearer {SECRET}"
-
-
-async def test_parameters_that_are_written_as_json_are_sent(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
-    """C1.4: whatever their value, in the query and in headers."""
-    schema = {"type": "object", "properties": {"state": {"type": ["string", "null"]}}}
-    content = {"content": {"application/json": {"schema": schema}}}
-    parameters = [
-        {"name": "filter", "in": "query", **content},
-        {"name": "X-Hints", "in": "header", **content},
-    ]
-    await bring({"/items": {"get": operation("items", parameters=parameters)}})
-    assert (await tools_of(connect))["items"].input_schema["properties"]["filter"]["type"] == "object"
-
-    wanted = {"state": "é&ü", "more": [1, None]}
-    assert not (await call(connect, "items", {"filter": wanted, "X-Hints": wanted})).is_error
-
-    ((name, value),) = api.last.query
-    assert (name, json.loads(value)) == ("filter", wanted)
-    assert json.loads(api.last.header("X-Hints") or "") == wanted
 
 
 ACCEPTED: dict[str, tuple[dict[str, Any], str]] = {
@@ -245,9 +189,7 @@ ACCEPTED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-async def test_an_api_that_takes_only_some_values_of_accept_gets_one(
-    api: TargetApi, bring: Import, connect: Connect, case: str
-) -> None:
+async def test_an_api_that_takes_only_some_values_of_accept_gets_one(api, bring, connect, case):
     """C1.4: Airflow and ReadMe list them, and servers made from such documents refuse every other."""
     said, sent = ACCEPTED[case]
     accept = {"name": "accept", "in": "header", "required": True, "schema": {"type": "string"} | said}
@@ -259,9 +201,7 @@ async def test_an_api_that_takes_only_some_values_of_accept_gets_one(
     assert api.last.header("Accept") == sent
 
 
-async def test_an_entry_of_an_object_in_the_query_is_not_the_sources_key(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_an_entry_of_an_object_in_the_query_is_not_the_sources_key(api, bring, connect):
     """E6: the call is refused, and the reason names the entry."""
     everything = {"name": "all", "in": "query", "schema": {"type": "object"}}
     await bring(
@@ -274,16 +214,6 @@ async def test_an_entry_of_an_object_in_the_query_is_not_the_sources_key(
     assert sorted(api.last.query) == [("key", SECRET), ("q", "a")]
     refused = await call(connect, "things", {"all": {"key": "mine"}})
     assert refused.is_error and "key is reserved for the source's keys; leave it out" in str(refused.content)
-
-
-async def test_a_file_that_is_the_whole_body_is_sent(api: TargetApi, bring: Import, connect: Connect) -> None:
-    """C1.4."""
-    content = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
-    await bring({"/photo": {"put": operation("photo", requestBody={"content": content})}})
-    assert not (await call(connect, "photo", {"body": f"data:;base64,{PIXEL}"})).is_error
-    assert (api.last.header("Content-Type"), api.last.body[:4]) == ("image/png", b"\x89PNG")
-    refused = await call(connect, "photo", {"body": "data:image/png;base64"})
-    assert refused.is_error and "body is not a valid data: URI" in str(refused.content)
 
 
 def parts_of(request: Arrived) -> list[Message]:
@@ -320,44 +250,6 @@ UPLOAD = {
 }
 
 
-async def test_forms_with_files_are_sent(api: TargetApi, bring: Import, connect: Connect) -> None:
-    """C1.4: texts, numbers, lists, objects, and files as a text or a data: URI."""
-    body = body_of(UPLOAD, media_type=MULTIPART)
-    body["requestBody"]["content"][MULTIPART]["encoding"] = {"raw": {"contentType": "image/png, image/jpeg"}}
-    await bring({"/files": {"post": operation("upload", **body)}})
-    schema = (await tools_of(connect))["upload"].input_schema
-    assert schema["required"] == ["file", "purpose"]
-    assert (
-        schema["properties"]["file"]["type"] == "string"
-        and "data: URI" in schema["properties"]["file"]["description"]
-    )
-
-    arguments = {
-        "file": f"data:image/png;name=p%C3%AFxel.png;base64,{PIXEL}",
-        "purpose": 'a "quoted" é',
-        "count": 3,
-        "labels": ["x", "y"],
-        "meta": {"a": 1},
-        "pages": ["first\npage", "data:application/pdf;base64,JVBERg=="],
-        "raw": "data:;base64,AAEC",
-    }
-    assert not (await call(connect, "upload", arguments)).is_error
-
-    parts = [told(part) for part in parts_of(api.last)]
-    (name, filename, kind, content), *others = parts
-    assert (name, kind, content[:4]) == ("file", "image/png", b"\x89PNG") and filename.endswith("xel.png")
-    assert others == [
-        ("purpose", None, None, 'a "quoted" é'.encode()),
-        ("count", None, None, b"3"),
-        ("labels", None, None, b"x"),
-        ("labels", None, None, b"y"),
-        ("meta", None, "application/json", b'{"a":1}'),
-        ("pages", "pages.txt", "text/plain; charset=utf-8", b"first\npage"),
-        ("pages", "pages.pdf", "application/pdf", b"%PDF"),
-        ("raw", "raw.png", "image/png", b"\x00\x01\x02"),
-    ]
-
-
 EMPTIABLE: dict[str, dict[str, Any]] = {
     "in the query": {"parameters": [{"name": "ids", "in": "query", "required": True}]},
     "in the query, with commas": {
@@ -372,8 +264,8 @@ EMPTIABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", EMPTIABLE)
 @pytest.mark.parametrize("items", [TEXT, {"type": "string", "format": "binary"}], ids=["texts", "files"])
 async def test_a_list_that_has_to_be_there_has_an_item_where_none_is_nothing(
-    api: TargetApi, bring: Import, connect: Connect, case: str, items: dict[str, Any]
-) -> None:
+    api, bring, connect, case, items
+):
     """A2.5: only JSON can say an empty list; elsewhere the API would miss the argument."""
     schema = {"type": "array", "items": items}
     said = dict(EMPTIABLE[case])
@@ -394,37 +286,8 @@ async def test_a_list_that_has_to_be_there_has_an_item_where_none_is_nothing(
     assert not (await call(connect, "put_things", {"ids": ["a"]})).is_error and api.arrived
 
 
-@pytest.mark.parametrize("first", ["application/json", MULTIPART])
-async def test_files_are_sent_in_a_form_where_json_is_offered_as_well(
-    api: TargetApi, bring: Import, connect: Connect, first: str
-) -> None:
-    """C1.4: OpenAI's document gives both with one schema, and JSON has no words for bytes."""
-    file = {"type": "string", "format": "binary"}
-    files = {"anyOf": [{"type": "array", "items": file}, file]}
-    schema = {"type": "object", "required": ["files"], "properties": {"files": files, "name": TEXT}}
-    other = ({"application/json", MULTIPART} - {first}).pop()
-    content = {first: {"schema": schema}, other: {"schema": schema}}
-    plain = {"type": "object", "properties": {"name": TEXT}}
-    renaming = {first: {"schema": plain}, other: {"schema": plain}}
-    await bring(
-        {
-            "/skills": {"post": operation("create_skill", requestBody={"content": content})},
-            "/names": {"post": operation("rename", requestBody={"content": renaming})},
-        }
-    )
-
-    assert not (await call(connect, "create_skill", {"files": ["data:;base64,AAEC"], "name": "n"})).is_error
-    parts = [told(part) for part in parts_of(api.last)]
-    assert not (await call(connect, "rename", {"name": "n"})).is_error
-
-    assert parts[0][0] == "files" and parts[0][3] == b"\x00\x01\x02" and parts[1][::3] == ("name", b"n")
-    assert api.last.json == {"name": "n"}
-
-
 @pytest.mark.parametrize("file", ["data:image/png;base64,###", "data:nothing", "data:a b;base64,AAAA"])
-async def test_a_file_that_cannot_be_read_is_refused_before_anything_is_sent(
-    api: TargetApi, bring: Import, connect: Connect, file: str
-) -> None:
+async def test_a_file_that_cannot_be_read_is_refused_before_anything_is_sent(api, bring, connect, file):
     """C5.3."""
     await bring({"/files": {"post": operation("upload", **body_of(UPLOAD, media_type=MULTIPART))}})
     result = await call(connect, "upload", {"file": file, "purpose": "p"})
@@ -460,9 +323,7 @@ DEMANDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, An
 
 
 @pytest.mark.parametrize("case", DEMANDS)
-async def test_what_a_body_demands_as_a_whole_is_checked_before_it_is_sent(
-    api: TargetApi, bring: Import, connect: Connect, case: str
-) -> None:
+async def test_what_a_body_demands_as_a_whole_is_checked_before_it_is_sent(api, bring, connect, case):
     """A2.5: said without `anyOf` and `oneOf` at the root, which models' interfaces refuse."""
     demanded, good, bad, words = DEMANDS[case]
     number = {"type": "integer"}
@@ -481,9 +342,7 @@ async def test_what_a_body_demands_as_a_whole_is_checked_before_it_is_sent(
     assert len(api.arrived) == len(good)
 
 
-async def test_agents_are_told_of_which_api_a_tool_is(
-    api: TargetApi, bring: Import, connect: Connect
-) -> None:
+async def test_agents_are_told_of_which_api_a_tool_is(api, bring, connect):
     """A7.1: operations that are described alike are told apart by their calls."""
     alike = {"summary": "Ping."}
     await bring(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
 import temporalio
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -19,7 +18,6 @@ from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.openapi import body_of, document
 from tests.engines.target_api import Reply, running_target_api
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 FOLDER = Path(temporalio.__file__).parent / "bridge/sdk-core/crates/protos/protos/api_upstream/openapi"
@@ -34,18 +32,6 @@ SECRET = "hunter2-hunter2"
 def import_temporal() -> OpenApiImport:
     content = (FOLDER / "openapiv3.yaml").read_bytes()
     return import_document(OpenApiImportRequest(content=content, base_url=BASE, expose=True))
-
-
-def test_every_operation_of_a_large_document_is_imported_or_refused():
-    """C1.1, C1.4: with queries by the batch, and again without a change."""
-    with CaptureQueriesContext(connection) as queries:
-        outcome = import_temporal()
-    assert len(outcome.tools) + len(outcome.refused) == OPERATIONS and outcome.deprecated == 0
-    assert all(refused.reason for refused in outcome.refused)
-    assert outcome.every_change.count(Change.ADDED) == Workflow.objects.count() == OPERATIONS
-    assert len(queries) < OPERATIONS / 4
-    assert not Workflow.objects.exclude(schema_problem="").exists()
-    assert import_temporal().every_change.count(Change.UNCHANGED) == OPERATIONS
 
 
 REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
@@ -83,9 +69,16 @@ REQUESTS: list[tuple[str, dict[str, Any], str, str, dict[str, Any], Any]] = [
 """Operation, arguments, and the request's method, address, query and body."""
 
 
-def test_its_tools_make_the_requests_that_the_api_describes(subtests: pytest.Subtests):
-    """C1.4."""
-    import_temporal()
+def test_every_operation_of_a_large_document_becomes_a_tool_that_makes_its_request(subtests):
+    """C1.1, C1.4: with queries by the batch, and again without a change."""
+    with CaptureQueriesContext(connection) as queries:
+        outcome = import_temporal()
+    assert len(outcome.tools) + len(outcome.refused) == OPERATIONS and outcome.deprecated == 0
+    assert all(refused.reason for refused in outcome.refused)
+    assert outcome.every_change.count(Change.ADDED) == Workflow.objects.count() == OPERATIONS
+    assert len(queries) < OPERATIONS / 4
+    assert not Workflow.objects.exclude(schema_problem="").exists()
+    assert import_temporal().every_change.count(Change.UNCHANGED) == OPERATIONS
     for name, arguments, method, address, query, body in REQUESTS:
         with subtests.test(name):
             workflow = Workflow.objects.get(name=name)
@@ -105,7 +98,7 @@ def test_its_older_version_in_swagger_2_becomes_tools_too():
     assert notes and all("does not exist; any value is accepted" in note for note in notes)
 
 
-async def test_agents_see_all_of_its_tools(connect: Connect):
+async def test_agents_see_all_of_its_tools(connect):
     """A2.1: the official client takes every schema."""
     await in_database(import_temporal)()
     async with connect() as client:
@@ -121,7 +114,7 @@ async def test_agents_see_all_of_its_tools(connect: Connect):
         assert tool.output_schema is None or jsonschema_rs.validator_for(tool.output_schema)
 
 
-async def test_an_imported_tool_is_called_with_the_sources_key(connect: Connect):
+async def test_an_imported_tool_is_called_with_the_sources_key(connect):
     """A2.2, C1.4: what the document describes arrives; an answer may have less than it says."""
     parts = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
     answered = {"200": {"content": {"application/json": {"schema": parts}}}}

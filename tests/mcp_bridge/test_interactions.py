@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from mcp import Client, MCPError
+from mcp import Client
 
 from catalogue.access import Scope
 from catalogue.models import Toolset, Workflow
@@ -13,9 +13,8 @@ from mcp_bridge.content import BEGINNING
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import until
 from tests.executions.steps import after, told
-from tests.executions.talkative import QUERIES, SIGNALS, TalkativeEngine, review, talker
-from tests.factories import make_execution, make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect
+from tests.executions.talkative import QUERIES, SIGNALS, review, talker
+from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
 
 __all__ = ["review", "talker"]
@@ -42,12 +41,7 @@ def patient_review(review: Workflow) -> Workflow:
     return review
 
 
-async def test_an_agent_asks_and_tells_a_run_that_it_started(
-    connect: Connect,
-    patient_review: Workflow,
-    talker: TalkativeEngine,
-    era: str,
-):
+async def test_an_agent_asks_and_tells_a_run_that_it_started(connect, patient_review, talker, era):
     """E10: what it can ask and tell, get_execution_status says."""
     talker.answer = {"percent": 40}
     async with connect(mode=era) as client:
@@ -69,9 +63,7 @@ async def test_an_agent_asks_and_tells_a_run_that_it_started(
     assert await in_database(told)(execution, "signalled") == ["agent sent approve."]
 
 
-async def test_get_workflow_info_shows_what_runs_can_be_asked_and_told(
-    connect: Connect, patient_review: Workflow
-):
+async def test_get_workflow_info_shows_what_runs_can_be_asked_and_told(connect, patient_review):
     """D7, E10: of a workflow that declares neither, nothing."""
     await in_database(make_workflow)(name="plain")
     async with connect() as client:
@@ -81,9 +73,7 @@ async def test_get_workflow_info_shows_what_runs_can_be_asked_and_told(
     assert not {"queries", "signals"} & plain.keys()
 
 
-async def test_the_tools_are_listed_only_for_who_sees_a_workflow_that_declares_such(
-    connect: Connect, patient_review: Workflow
-):
+async def test_the_tools_are_listed_only_for_who_sees_a_workflow_that_declares_such(connect, patient_review):
     """E10: a list costs every agent tokens, so that nothing is in it that cannot be used."""
     plain = await in_database(make_workflow)(name="plain")
     asked = await in_database(make_workflow)(name="asked", queries=QUERIES)
@@ -105,11 +95,7 @@ async def test_the_tools_are_listed_only_for_who_sees_a_workflow_that_declares_s
             assert await names_of(client) & BOTH == tools, (slug, token)
 
 
-async def test_mistakes_are_told_where_the_model_can_correct_itself(
-    connect: Connect,
-    patient_review: Workflow,
-    talker: TalkativeEngine,
-):
+async def test_mistakes_are_told_where_the_model_can_correct_itself(connect, patient_review, talker):
     """A2.5, E10."""
     async with connect() as client:
         run = {"execution_id": await started(client)}
@@ -125,40 +111,7 @@ async def test_mistakes_are_told_where_the_model_can_correct_itself(
     assert talker.heard == []
 
 
-async def test_another_callers_run_is_unknown(
-    connect: Connect,
-    review: Workflow,
-    talker: TalkativeEngine,
-):
-    """E10."""
-    other = await in_database(make_execution)(
-        review, state=State.RUNNING, run_id="run-1", caller="token:99999"
-    )
-    async with connect() as client:
-        for tool, name in (("query_execution", "progress"), ("signal_execution", "approve")):
-            result = await client.call_tool(tool, {"execution_id": str(other.pk), "name": name})
-            assert result.is_error and "Unknown execution" in result.content[0].text
-    assert talker.heard == []
-
-
-async def test_who_may_only_read_can_ask_but_not_tell(connect: Connect, patient_review: Workflow):
-    """E10."""
-    _, reader = await in_database(create_token)(name="reader", scopes=[Scope.READ])
-    _, runner = await in_database(create_token)(name="runner", scopes=[Scope.RUN])
-    asked = {"execution_id": "some", "name": "approve"}
-    async with connect(as_token=reader) as client:
-        with pytest.raises(MCPError, match="workflows:run"):
-            await client.call_tool("signal_execution", asked)
-    async with connect(as_token=runner) as client:
-        with pytest.raises(MCPError, match="workflows:read"):
-            await client.call_tool("query_execution", asked)
-
-
-async def test_a_signal_of_unknown_outcome_tells_the_model_not_to_repeat_it(
-    connect: Connect,
-    patient_review: Workflow,
-    talker: TalkativeEngine,
-):
+async def test_a_signal_of_unknown_outcome_tells_the_model_not_to_repeat_it(connect, patient_review, talker):
     """A5.2, E10."""
     async with connect() as client:
         run = await started(client)
@@ -171,9 +124,7 @@ async def test_a_signal_of_unknown_outcome_tells_the_model_not_to_repeat_it(
 
 
 async def test_of_an_answer_that_would_flood_a_context_only_the_beginning_comes(
-    connect: Connect,
-    patient_review: Workflow,
-    talker: TalkativeEngine,
+    connect, patient_review, talker
 ):
     """A2.3, E10."""
     talker.answer = "x" * 200_000
@@ -186,7 +137,7 @@ async def test_of_an_answer_that_would_flood_a_context_only_the_beginning_comes(
     assert len(result.content[0].text) < BEGINNING + 300
 
 
-async def test_the_handle_of_a_run_names_what_it_can_be_asked_and_told(connect: Connect, review: Workflow):
+async def test_the_handle_of_a_run_names_what_it_can_be_asked_and_told(connect, review):
     """A8.2, E10: as soon as there is somebody to ask."""
     async with connect() as client:
         was_polled = Execution.objects.filter(polls__gt=0).exists

@@ -8,11 +8,10 @@ import pytest
 from django.core.management import call_command
 from mcp_types import CallToolResult
 
-from catalogue.models import Workflow
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, until
 from tests.executions.steps import only
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
@@ -45,9 +44,7 @@ def check_beginning(result: CallToolResult, execution_id: str, *, text: str) -> 
     assert link.size == len(text.encode())
 
 
-async def test_a_large_output_is_told_by_its_beginning_and_a_link(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_a_large_output_is_told_by_its_beginning_and_a_link(connect, long_workflow, wire_engine, era):
     """Neither the text nor the structured content carries the whole; the link leads to it."""
     result = await call(connect, wire_engine, era, ROWS)
     execution_id = str((await in_database(only)()).pk)
@@ -60,18 +57,14 @@ async def test_a_large_output_is_told_by_its_beginning_and_a_link(
     assert first.text == json.dumps(ROWS)[:4000]
 
 
-async def test_a_large_text_is_cut_between_characters(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_a_large_text_is_cut_between_characters(connect, long_workflow, wire_engine):
     text = "\U0001f600☃" * 3000
     result = await call(connect, wire_engine, "2026-07-28", text)
     check_beginning(result, str((await in_database(only)()).pk), text=text)
     assert result.content[1].mime_type == "text/plain"
 
 
-async def test_what_fits_comes_whole(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_what_fits_comes_whole(connect, long_workflow, wire_engine, era):
     """A2.3: also when it is exactly as long as allowed; the result says which execution it is of."""
     output = {"text": "x" * (4000 - len('{"text": ""}'))}
     result = await call(connect, wire_engine, era, output)
@@ -82,7 +75,7 @@ async def test_what_fits_comes_whole(
 
 
 async def test_a_tool_with_an_output_schema_gives_its_structured_content_however_large(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    connect, long_workflow, wire_engine, era
 ):
     """Clients that validate demand it; the text is short all the same."""
     promised = {"output_schema": {"type": "object", "required": ["rows"]}, "execution_type_override": "sync"}
@@ -92,7 +85,7 @@ async def test_a_tool_with_an_output_schema_gives_its_structured_content_however
 
 
 async def test_a_large_output_that_breaks_its_schema_floods_nobody_either(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     promised = {"output_schema": {"type": "object", "required": ["sum"]}, "execution_type_override": "sync"}
     result = await call(connect, wire_engine, "2026-07-28", ROWS, **promised)
@@ -101,9 +94,7 @@ async def test_a_large_output_that_breaks_its_schema_floods_nobody_either(
     check_beginning(result, str((await in_database(only)()).pk), text=json.dumps(ROWS))
 
 
-async def test_the_status_gives_a_large_output_part_by_part(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_the_status_gives_a_large_output_part_by_part(connect, long_workflow, wire_engine, era):
     """A8.4: for models whose clients show them no resources."""
     await call(connect, wire_engine, era, ROWS)
     execution_id = str((await in_database(only)()).pk)
@@ -128,9 +119,7 @@ async def test_the_status_gives_a_large_output_part_by_part(
     assert f"the output has {CHARACTERS:,} characters" in beyond.content[0].text
 
 
-async def test_a_task_ends_with_the_same_result(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_a_task_ends_with_the_same_result(connect, long_workflow, wire_engine):
     async with connect(extensions=[TasksExtension()]) as client:
         task_id = (await start_task(client.session, "report", {})).task_id
         await until(is_free, "a worker could go on")
@@ -142,7 +131,7 @@ async def test_a_task_ends_with_the_same_result(
     )
 
 
-def test_the_command_line_prints_it_whole(long_workflow: Workflow, wire_engine: WireEngine):
+def test_the_command_line_prints_it_whole(long_workflow, wire_engine):
     """A terminal, or the file behind `>`, has no context to flood."""
     change(inline_wait_seconds=None)
     wire_engine.on_status = replies(200, completed(ROWS))
@@ -152,7 +141,7 @@ def test_the_command_line_prints_it_whole(long_workflow: Workflow, wire_engine: 
 
 
 async def test_clients_of_2025_03_26_get_no_link_which_they_could_not_read(
-    mcp_server: McpServer, token: str, connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    mcp_server, token, connect, long_workflow, wire_engine
 ):
     """The words are enough; an unknown block would cost them the whole result."""
     await in_database(change)(inline_wait_seconds=None)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from catalogue.curation import override_workflow
-from catalogue.models import Workflow
 from executions import waiting
 from executions.models import Execution
 from executions.wakeups import waits
@@ -14,7 +13,6 @@ from mcp_bridge.tokens import create_token
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns
 from tests.executions.steps import after
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 
@@ -34,12 +32,7 @@ def configured(settings: Any) -> Any:
 
 
 async def test_a_client_waits_in_the_queue_and_then_for_its_result(
-    connect: Connect,
-    long_workflow: Workflow,
-    runs: HeldRuns,
-    configured: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    era: str,
+    connect, long_workflow, runs, configured, monkeypatch, era
 ):
     """A7.3, B7: told so again and again, which keeps it patient; a handle says so too."""
     monkeypatch.setattr(waiting, "QUEUE_NEWS_SECONDS", 0.05)
@@ -68,7 +61,7 @@ async def test_a_client_waits_in_the_queue_and_then_for_its_result(
 
 
 async def test_a_call_beyond_the_queue_is_an_error_that_says_when_to_come_back(
-    connect: Connect, long_workflow: Workflow, runs: HeldRuns, configured: Any, era: str
+    connect, long_workflow, runs, configured, era
 ):
     """B5, B7: in-band, where the model reads it."""
     configured(max_queued_executions=1)
@@ -86,7 +79,7 @@ async def test_a_call_beyond_the_queue_is_an_error_that_says_when_to_come_back(
 
 
 async def test_a_call_beyond_a_tokens_rate_is_an_error_that_says_when_to_come_back(
-    connect: Connect, long_workflow: Workflow, runs: HeldRuns, era: str
+    connect, long_workflow, runs, era
 ):
     """B7: in-band; nothing is started, questions about runs go on, and other tokens are not concerned."""
     made = {"name": "hasty", "calls_per_minute": 6, "calls_at_once": 2, "inline_wait_seconds": 1}

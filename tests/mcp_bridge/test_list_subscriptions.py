@@ -17,7 +17,7 @@ from mcp_bridge.tokens import create_token
 from tests.admin.pages import add_url, form_values
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import (
     PATIENCE_SECONDS,
@@ -71,7 +71,7 @@ def tool_names(server: McpServer, token: str) -> list[str]:
 
 @pytest.mark.parametrize("change", [add_filter_in_the_admin, switch_source_off])
 async def test_a_change_that_hides_a_workflow_is_told_and_the_list_is_the_new_one_by_then(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator, change: Change
+    mcp_server, token, workflow, curator, change
 ):
     """A4.2, A4.4: the admin's door and REST's; whoever asks for the list at once gets the new one."""
     assert "pay" in await in_thread(tool_names, mcp_server, token)
@@ -82,9 +82,7 @@ async def test_a_change_that_hides_a_workflow_is_told_and_the_list_is_the_new_on
         assert "pay" not in await in_thread(tool_names, mcp_server, token)
 
 
-async def test_a_listing_that_a_workflow_has_vanished_from_is_told(
-    mcp_server: McpServer, token: str, workflow: Workflow
-):
+async def test_a_listing_that_a_workflow_has_vanished_from_is_told(mcp_server, token, workflow):
     """A1.3: like everything that discovery and curators' actions do to rows."""
     async with listening(mcp_server, token, toolsListChanged=True) as stream:
         await stream.honoured()
@@ -92,9 +90,7 @@ async def test_a_listing_that_a_workflow_has_vanished_from_is_told(
         assert await stream.news() == TOOLS
 
 
-async def test_only_the_list_that_has_changed_is_told(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator
-):
+async def test_only_the_list_that_has_changed_is_told(mcp_server, token, workflow, curator):
     """A prompt more is no other tool, and a hint is only in the list of tools."""
     async with listening(mcp_server, token, **ALL) as stream:
         await stream.honoured()
@@ -109,7 +105,7 @@ async def test_only_the_list_that_has_changed_is_told(
 
 @pytest.mark.parametrize("invisible", ["interval", "filter", "same words", "other toolset"])
 async def test_a_change_that_the_listener_cannot_see_is_not_told(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator, invisible: str
+    mcp_server, token, workflow, curator, invisible
 ):
     """The first that it hears is what could be seen, which is another list's."""
     await in_database(make_toolset)("other", picked=[workflow])
@@ -131,7 +127,7 @@ def make_filter_of_nothing() -> None:
     WorkflowFilter.objects.create(pattern="no-such-*", action="exclude")
 
 
-async def test_a_listener_of_a_toolset_hears_of_its_changes_only(mcp_server: McpServer, token: str):
+async def test_a_listener_of_a_toolset_hears_of_its_changes_only(mcp_server, token):
     """By the address and by the token's own toolset."""
     inside, outside = await in_database(lambda: (make_workflow(name="inside"), make_workflow(name="out")))()
     toolset = await in_database(make_toolset)("finance", picked=[inside])
@@ -159,9 +155,7 @@ def save(workflow: Workflow, field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("change", ["compact", "rules"])
-async def test_a_change_of_the_toolset_itself_is_told(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator, change: str
-):
+async def test_a_change_of_the_toolset_itself_is_told(mcp_server, token, workflow, curator, change):
     await in_database(make_toolset)("finance", picked=[workflow])
     fields: dict[str, Any] = {"mode": "compact"} if change == "compact" else {"picked": [], "rules": []}
     async with listening(mcp_server, token, toolset="finance", toolsListChanged=True) as stream:
@@ -171,7 +165,7 @@ async def test_a_change_of_the_toolset_itself_is_told(
 
 
 async def test_when_its_toolset_disappears_a_listener_is_told_and_its_stream_ends(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator
+    mcp_server, token, workflow, curator
 ):
     """The list is empty now; then there is nothing more to come."""
     await in_database(make_toolset)("finance", picked=[workflow])
@@ -182,9 +176,7 @@ async def test_when_its_toolset_disappears_a_listener_is_told_and_its_stream_end
         assert await stream.ends()
 
 
-async def test_a_toolset_that_comes_back_is_told_to_whoever_is_bound_to_it(
-    mcp_server: McpServer, curator: Curator, workflow: Workflow
-):
+async def test_a_toolset_that_comes_back_is_told_to_whoever_is_bound_to_it(mcp_server, curator, workflow):
     """A token of a toolset that is switched off is let in, and sees nothing for the time being."""
     toolset = await in_database(make_toolset)("finance", picked=[workflow], enabled=False)
     bound = (await in_database(create_token)(name="bound", toolset=toolset))[1]
@@ -203,18 +195,14 @@ async def test_a_toolset_that_comes_back_is_told_to_whoever_is_bound_to_it(
         ([Scope.READ, Scope.RUN], ALL),
     ],
 )
-async def test_the_scopes_decide_which_lists_are_honoured(
-    mcp_server: McpServer, scopes: list[Scope], honoured: dict[str, bool]
-):
+async def test_the_scopes_decide_which_lists_are_honoured(mcp_server, scopes, honoured):
     limited = (await in_database(create_token)(name="limited", scopes=scopes))[1]
     async with listening(mcp_server, limited, **ALL) as stream:
         assert await stream.honoured() == honoured
 
 
 @pytest.mark.parametrize("wanted", [{}, {"toolsListChanged": False}, ALL])
-async def test_a_listener_that_nothing_can_come_for_is_told_so(
-    mcp_server: McpServer, wanted: dict[str, bool]
-):
+async def test_a_listener_that_nothing_can_come_for_is_told_so(mcp_server, wanted):
     """It asked for nothing, or its token has no scope any more: acknowledged as empty, ended at once."""
 
     def make_token_without_scopes() -> str:
@@ -227,9 +215,7 @@ async def test_a_listener_that_nothing_can_come_for_is_told_so(
         assert await stream.ends()
 
 
-async def test_the_official_client_hears_of_each_list(
-    open_client: Connect, workflow: Workflow, curator: Curator
-):
+async def test_the_official_client_hears_of_each_list(open_client, workflow, curator):
     """E8: over both transports, by its own subscriptions; it finds the new list when it has heard."""
     async with open_client(mode="2026-07-28") as client:
         listening = client.listen(
@@ -247,7 +233,7 @@ async def test_the_official_client_hears_of_each_list(
                 pass
 
 
-async def test_over_http_each_era_is_promised_what_it_can_have(connect: Connect):
+async def test_over_http_each_era_is_promised_what_it_can_have(connect):
     """Without a session there is none to remember a handshake client's subscriptions to resources."""
     promised = {}
     for mode in ("auto", "legacy"):

@@ -175,9 +175,7 @@ catalogues = st.dictionaries(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whatever_the_catalogue_holds_the_list_is_what_the_sdk_makes_of_it(
-    both: Both, sdk_server: SdkServer, version: str | None
-):
+def test_whatever_the_catalogue_holds_the_list_is_what_the_sdk_makes_of_it(both, sdk_server, version):
     source, access = make_source(), Access.by_token(AccessToken.objects.get(name="agent"))
 
     @settings(
@@ -211,7 +209,7 @@ def _without_nul(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "half an emoji: \ud83d"])
-def test_a_row_that_is_no_json_leaves_the_list_readable(both: Both, value: Any):
+def test_a_row_that_is_no_json_leaves_the_list_readable(both, value):
     """No engine's answer brings such values in, but one of them would make the whole list unreadable."""
     make_workflow(name="broken", input_schema={"type": "object", "default": value})
     make_workflow(name="whole")
@@ -220,7 +218,7 @@ def test_a_row_that_is_no_json_leaves_the_list_readable(both: Both, value: Any):
     assert "whole" in names
 
 
-def test_the_answer_has_no_session_and_may_be_kept_by_nobody_on_the_way(both: Both):
+def test_the_answer_has_no_session_and_may_be_kept_by_nobody_on_the_way(both):
     ours, _ = both.answers(listing(), usual_headers())
     assert ours.headers["content-type"] == "application/json"
     assert ours.headers["cache-control"] == "no-store"
@@ -312,9 +310,7 @@ NO_IDS = {"a boolean": True, "a fraction": 1.0, "null": None, "an array": [1], "
 ONE_OF_EACH_ERA = (None, "2025-11-25", MODERN)
 
 
-def test_an_odd_request_gets_the_sdks_own_answer(
-    both: Both, sdk_server: SdkServer, subtests: pytest.Subtests
-):
+def test_an_odd_request_gets_the_sdks_own_answer(both, sdk_server, subtests):
     """Twice, since what is well-formed is remembered by its bytes; the first time no list is remembered."""
     sdk_server.tools = visible_tools(
         confirmed_catalogue(), Access.by_token(AccessToken.objects.get(name="agent"))
@@ -337,7 +333,7 @@ def without_faults(message: Any) -> Any:
     return message | {"error": error | {"message": "Invalid request parameters", "data": ""}}
 
 
-def test_a_request_whose_id_cannot_be_one_is_refused(both: Both, subtests: pytest.Subtests):
+def test_a_request_whose_id_cannot_be_one_is_refused(both, subtests):
     """The SDK takes it for a notification of the handshake era, and its sender would wait for ever."""
     for name, version in itertools.product(NO_IDS, ONE_OF_EACH_ERA):
         with subtests.test(f"{name} ({version})"):

@@ -21,7 +21,7 @@ from executions.models import Execution
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import until, wait_until
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import modern
 from tests.processes import _wait_until_it_answers, guarded
@@ -74,9 +74,7 @@ def told(heard: list[Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_a_client_gets_the_messages_from_the_level_on_that_it_asked_for(
-    open_client: Connect, era: str
-) -> None:
+async def test_a_client_gets_the_messages_from_the_level_on_that_it_asked_for(open_client, era):
     thought, said = ("debug", "Ada thinks"), ("error", {"who": "Ada", "said": "yes"})
     for level, expected in (("error", [said]), ("debug", [thought, said]), ("warning", [said])):
         async with hearing(open_client, era, level) as (client, heard):
@@ -86,7 +84,7 @@ async def test_a_client_gets_the_messages_from_the_level_on_that_it_asked_for(
         assert {params.logger for params in heard} == {"narrator"}
 
 
-def test_a_caller_keeps_a_bounded_number_of_levels(mcp_server: McpServer, token: str) -> None:
+def test_a_caller_keeps_a_bounded_number_of_levels(mcp_server, token):
     """Each program that it names itself after had a row of its own for a week."""
     other = create_token(name="other")[1]
 
@@ -104,14 +102,14 @@ def test_a_caller_keeps_a_bounded_number_of_levels(mcp_server: McpServer, token:
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_a_client_that_asked_for_none_gets_none(open_client: Connect, era: str) -> None:
+async def test_a_client_that_asked_for_none_gets_none(open_client, era):
     async with hearing(open_client, era, None) as (client, heard):
         await client.call_tool("narrate", {"who": "Ada"})
     assert heard == []
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_clients_on_one_session_of_the_server_get_only_their_own(connect: Connect, era: str) -> None:
+async def test_clients_on_one_session_of_the_server_get_only_their_own(connect, era):
     got: dict[str, list[Any]] = {}
 
     async def call(who: str, level: str | None) -> None:
@@ -130,7 +128,7 @@ async def test_clients_on_one_session_of_the_server_get_only_their_own(connect: 
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_a_flood_of_messages_is_bounded_and_costs_no_call(connect: Connect, era: str) -> None:
+async def test_a_flood_of_messages_is_bounded_and_costs_no_call(connect, era):
     async with hearing(connect, era, "info") as (client, heard):
         result = await client.call_tool("chatter", {"messages": 3_000})
         assert result.content[0].text == "done"
@@ -142,7 +140,7 @@ async def test_a_flood_of_messages_is_bounded_and_costs_no_call(connect: Connect
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_the_sources_secrets_are_masked(connect: Connect, era: str) -> None:
+async def test_the_sources_secrets_are_masked(connect, era):
     async with hearing(connect, era, "info") as (client, heard):
         await client.call_tool("narrate", {"who": "Ada", "said": f"It is {SECRET}."})
     assert len(heard) == 1
@@ -150,9 +148,7 @@ async def test_the_sources_secrets_are_masked(connect: Connect, era: str) -> Non
 
 
 @pytest.mark.usefixtures("narrator")
-async def test_a_run_goes_on_whose_client_left_while_it_logs(
-    connect: Connect, era: str, mcp_server: McpServer, token: str
-) -> None:
+async def test_a_run_goes_on_whose_client_left_while_it_logs(connect, era, mcp_server, token):
     async with hearing(connect, era, "debug") as (client, heard):
         with anyio.move_on_after(30) as leaving:
 
@@ -176,7 +172,7 @@ def a_caller(key: str, got: list[LogMessage], level: str = "info") -> RunCaller:
     return RunCaller(capabilities={}, ask=ask, key=key, log_level=level, log=got.append)
 
 
-def test_a_message_that_names_no_call_is_passed_on_only_where_it_can_be_no_other_callers() -> None:
+def test_a_message_that_names_no_call_is_passed_on_only_where_it_can_be_no_other_callers():
     """As over stdio."""
     logs, message = CallLogs(), {"level": "info", "data": "x"}
     adas: list[LogMessage] = []

@@ -9,12 +9,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from django.test import Client as HttpClient
 from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
 
-from catalogue.models import Source, Workflow
+from catalogue.models import Source
 from executions import change_feed
 from executions.models import Execution, State
 from executions.runner.follow import CANCELLATION_GRACE
@@ -29,7 +28,7 @@ from tests.executions.engines import WireEngine, completed, in_thread, in_turn, 
 from tests.executions.steps import after, let_pass, let_waits_pass, only, reach_deadline, timeline
 from tests.factories import make_toolset
 from tests.logs import shown_lines
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
@@ -68,7 +67,7 @@ async def time_out(client: Client, engine: WireEngine, arguments: dict[str, Any]
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its_result(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    open_client, long_workflow, wire_engine, era
 ):
     """A7.5: the client's timeout ends its wait, not the run; what it sends again attaches to it."""
     await in_database(change)(inline_wait_seconds=None)
@@ -95,7 +94,7 @@ async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_workflow_that_is_cancelled_on_disconnect_is_cancelled_at_the_engine(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    open_client, long_workflow, wire_engine, era
 ):
     """A7.5: where the curator decided so."""
     await in_database(change)(inline_wait_seconds=None, on_disconnect="cancel")
@@ -109,7 +108,7 @@ async def test_a_workflow_that_is_cancelled_on_disconnect_is_cancelled_at_the_en
 
 
 async def test_of_two_clients_with_one_token_only_the_one_that_gave_up_loses_its_wait(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     """In the handshake era both count their requests from the same number: which one is meant is unclear."""
     await in_database(change)(inline_wait_seconds=None)
@@ -126,7 +125,7 @@ async def test_of_two_clients_with_one_token_only_the_one_that_gave_up_loses_its
 
 
 async def test_a_call_is_kept_when_another_client_gives_up_the_call_that_had_the_same_number(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     """The connection may close before the notification arrives, so that only one call is left."""
     await in_database(change)(inline_wait_seconds=None)
@@ -146,9 +145,7 @@ async def test_a_call_is_kept_when_another_client_gives_up_the_call_that_had_the
         assert (await kept).structured_content == {"answer": 42}
 
 
-async def test_a_call_of_another_token_cannot_be_given_up(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_a_call_of_another_token_cannot_be_given_up(connect, long_workflow, wire_engine):
     await in_database(change)(inline_wait_seconds=None)
     charlie = (await in_database(create_token)(name="charlie"))[1]
     async with connect(mode="legacy") as mine, connect(mode="legacy", as_token=charlie) as foreign:
@@ -163,7 +160,7 @@ async def test_a_call_of_another_token_cannot_be_given_up(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    connect, long_workflow, wire_engine, era
 ):
     """A7.2, A8.4: each of its requests is answered within its timeout, which the run as a whole exceeds."""
     async with connect(mode=era, read_timeout_seconds=10) as client:
@@ -181,7 +178,7 @@ async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its
 
 
 async def test_a_client_of_the_handshake_era_gets_its_handle_also_where_it_asked_for_progress(
-    connect: Connect, long_workflow: Workflow
+    connect, long_workflow
 ):
     """A8.3, A8.4: many of these clients give up after 60 s whatever they hear meanwhile."""
 
@@ -206,7 +203,7 @@ async def all_at_once(hold: Callable[..., Awaitable[None]], *of_each: Iterable[A
 
 
 async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_to_wait_no_longer(
-    connect: Connect, long_workflow: Workflow
+    connect, long_workflow
 ):
     """A8.4: for clients that give up after 5, 10 or 30 s; asked to wait longer, the product does not."""
     await in_database(change)(inline_wait_seconds=None)
@@ -248,7 +245,7 @@ DEFAULT_NAME = {"client_info": None}
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("execution_type", ["sync", "async"])
 async def test_a_client_without_a_name_of_its_own_waits_like_any_other(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, execution_type: str
+    open_client, long_workflow, wire_engine, era, execution_type
 ):
     """A7.1: longer than OpenAI Agents, which has no name either, waits by default."""
     await in_database(change)(inline_wait_seconds=None, execution_type=execution_type)
@@ -262,9 +259,7 @@ async def test_a_client_without_a_name_of_its_own_waits_like_any_other(
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("info", [{}, DEFAULT_NAME], ids=["named", "unnamed"])
-async def test_every_client_gets_its_handle_after_50_seconds(
-    open_client: Connect, long_workflow: Workflow, era: str, info: dict[str, Any]
-):
+async def test_every_client_gets_its_handle_after_50_seconds(open_client, long_workflow, era, info):
     """A7.1, A8.4"""
     await in_database(change)(inline_wait_seconds=None)
     async with open_client(mode=era, **info) as client:
@@ -276,9 +271,7 @@ PROMISED = {"output_schema": {"type": "object", "required": ["answer"]}, "execut
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_only_a_client_that_waits_to_the_end_is_shown_an_output_schema(
-    connect: Connect, long_workflow: Workflow, era: str
-):
+async def test_only_a_client_that_waits_to_the_end_is_shown_an_output_schema(connect, long_workflow, era):
     """A8.3: clients compare results with it, and no handle fits it."""
     await in_database(change)(**PROMISED)
     shown = {}
@@ -305,9 +298,7 @@ def introduce(server: McpServer, token: str, name: Any, **capabilities: Any) -> 
     return server.post(body, token=token)
 
 
-def test_only_a_client_that_can_be_asked_gets_a_session_id_and_any_that_is_sent_is_taken(
-    mcp_server: McpServer, token: str
-):
+def test_only_a_client_that_can_be_asked_gets_a_session_id_and_any_that_is_sent_is_taken(mcp_server, token):
     """It tells of the client and opens nothing: no process keeps it, and none asks for it."""
     ids = [introduce(mcp_server, token, "mcp", roots={}).headers["mcp-session-id"] for _ in range(2)]
     assert ids[0] != ids[1] and all(re.fullmatch(r"[!-~]{20,60}", one) for one in ids)
@@ -321,7 +312,7 @@ def test_only_a_client_that_can_be_asked_gets_a_session_id_and_any_that_is_sent_
 
 
 async def test_a_workflow_that_nobody_is_to_wait_for_is_not_waited_for_by_patient_clients_either(
-    connect: Connect, long_workflow: Workflow
+    connect, long_workflow
 ):
     """The shorter of what the curator and the token say."""
     made = await in_database(create_token)(name="patient", inline_wait_seconds=3600)
@@ -340,12 +331,7 @@ async def test_a_workflow_that_nobody_is_to_wait_for_is_not_waited_for_by_patien
     ids=["completed", "failed"],
 )
 async def test_a_run_that_ends_before_the_first_poll_sends_progress_too(
-    connect: Connect,
-    long_workflow: Workflow,
-    wire_engine: WireEngine,
-    era: str,
-    answer: dict[str, Any],
-    told_at_last: tuple[float, float | None, str],
+    connect, long_workflow, wire_engine, era, answer, told_at_last
 ):
     """A7.3: whoever asks for progress hears of it, however fast the tool is."""
     wire_engine.on_start = replies(200, answer)
@@ -367,9 +353,7 @@ async def test_a_run_that_ends_before_the_first_poll_sends_progress_too(
         ("weighing the letters", ": weighing the letters. It goes on"),
     ],
 )
-async def test_a_handle_says_in_its_text_what_the_run_is_at(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, word: str, told: str
-):
+async def test_a_handle_says_in_its_text_what_the_run_is_at(connect, long_workflow, wire_engine, word, told):
     """A7.5, A8.3: models read the text, not the structured content."""
     wire_engine.on_status = replies(200, status(progress=40, progress_message=word))
     await in_database(change)(inline_wait_seconds=2)
@@ -378,9 +362,7 @@ async def test_a_handle_says_in_its_text_what_the_run_is_at(
     assert f"report is still running, 40 % done{told}" in handle.content[0].text
 
 
-async def test_a_timeout_says_what_the_run_was_at_last(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_a_timeout_says_what_the_run_was_at_last(connect, long_workflow, wire_engine):
     """A7.2, B5: more time helps nobody who waits for a worker."""
     word = "No worker is listening on the queue."
     waits, ended = (status(state, progress=0, progress_message=word) for state in ("RUNNING", "CANCELLED"))
@@ -401,7 +383,7 @@ async def test_a_timeout_says_what_the_run_was_at_last(
 
 
 async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_after_its_timeout(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     """A7.2, A7.3: it waits as long as the run is followed, here where a cancellation does nothing."""
     await in_database(change)(inline_wait_seconds=None, timeout_seconds=60)
@@ -419,7 +401,7 @@ async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_afte
 
 
 async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
-    connect: Connect, admin_client: HttpClient, long_workflow: Workflow, wire_engine: WireEngine
+    connect, admin_client, long_workflow, wire_engine
 ):
     """A8.2: though the engine said last that it was at 90 %."""
     wire_engine.on_status = in_turn(replies(200, status(progress=90)), replies(200, completed()))
@@ -442,7 +424,7 @@ async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
 
 
 async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_supported(
-    connect: Connect, admin_client: HttpClient, long_workflow: Workflow, wire_engine: WireEngine
+    connect, admin_client, long_workflow, wire_engine
 ):
     """A8.5: why it says nothing while it is asked again, and what has become of the run then."""
     wire_engine.on_status = replies(501, {"error": "not implemented"})
@@ -476,7 +458,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_run_that_fails_answers_with_its_input_and_what_output_there_is(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, end: str
+    connect, long_workflow, wire_engine, era, end
 ):
     """B3, A2.4: in the answer to the call and in the status, without what curators hide from agents."""
     state, output = ENDS[end]
@@ -497,7 +479,7 @@ async def test_a_run_that_fails_answers_with_its_input_and_what_output_there_is(
 
 
 async def test_a_failed_run_with_a_promised_output_gives_its_document_as_text(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     """B3, A2.3: the TypeScript SDK compares the structured content of errors with the output schema too."""
     wire_engine.on_start = replies(200, status("FAILED", error="no paper", output={"pages": 3}) | receipt())
@@ -523,7 +505,7 @@ REFUSALS = {
 @pytest.mark.databases("executions.interacting")
 @pytest.mark.parametrize("refusal", REFUSALS)
 async def test_a_cancellation_that_the_engine_refuses_is_refused_at_every_door(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
+    connect, long_workflow, wire_engine, refusal
 ):
     """A8.5, A7.5: asked again, the answer is the same; the log has it once, and the run goes on."""
     answer, outcome, why = REFUSALS[refusal]
@@ -556,9 +538,7 @@ async def test_a_cancellation_that_the_engine_refuses_is_refused_at_every_door(
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_a_task_that_the_engine_does_not_cancel_says_why(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
-):
+async def test_a_task_that_the_engine_does_not_cancel_says_why(connect, long_workflow, wire_engine, refusal):
     """A8.5: `tasks/cancel` only acknowledges."""
     answer, _, why = REFUSALS[refusal]
     if answer is None:
@@ -577,7 +557,7 @@ async def test_a_task_that_the_engine_does_not_cancel_says_why(
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
+    open_client, long_workflow, wire_engine, monkeypatch
 ):
     """A7.2, A8.4: its own code calls a tool and gets a result; tasks are between its library and us."""
     monkeypatch.setattr(tasks, "SHORTEST_POLL_MS", 50)
@@ -592,9 +572,7 @@ async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_ti
     assert [created.task_id for created in extension.created] == [str((await in_database(only)()).pk)]
 
 
-async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
-    long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(long_workflow, wire_engine):
     """E8: the extension's methods have no headers there."""
     heard: list[float] = []
 
@@ -618,9 +596,7 @@ async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
 
 @pytest.mark.usefixtures("quick_news")
 @pytest.mark.parametrize("era", ERAS)
-async def test_waiting_for_a_status_ends_with_the_run(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_waiting_for_a_status_ends_with_the_run(connect, long_workflow, wire_engine, era):
     """A8.3: long before the time that was given to it is over; progress is told on the way."""
     heard: list[float] = []
 
@@ -648,7 +624,7 @@ async def test_waiting_for_a_status_ends_with_the_run(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_whoever_gives_up_waiting_for_a_status_ends_the_wait_only(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    connect, long_workflow, wire_engine, era
 ):
     await in_database(change)(on_disconnect="cancel")
     async with connect(mode=era) as client:
@@ -664,7 +640,7 @@ async def test_whoever_gives_up_waiting_for_a_status_ends_the_wait_only(
     assert wire_engine.count("cancel") == 0
 
 
-async def test_waiting_longer_than_clients_do_is_refused(connect: Connect, long_workflow: Workflow):
+async def test_waiting_longer_than_clients_do_is_refused(connect, long_workflow):
     async with connect() as client:
         for seconds in (50.5, -1, "long"):
             refused = await client.call_tool(
@@ -679,9 +655,7 @@ KEY = "workflow-catalogue/idempotency-key"
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_calls_with_one_idempotency_key_are_one_execution(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_calls_with_one_idempotency_key_are_one_execution(connect, long_workflow, wire_engine, era):
     async with connect(mode=era) as client:
         first = await client.call_tool("report", {"n": 1}, meta={KEY: "order-7"})
         by_name = {"name": "report", "arguments": {"n": 1}}
@@ -705,7 +679,7 @@ async def test_calls_with_one_idempotency_key_are_one_execution(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_record_says_which_client_called(open_client: Connect, long_workflow: Workflow, era: str):
+async def test_the_record_says_which_client_called(open_client, long_workflow, era):
     """B3: over HTTP a client of the handshake era is known by its library only: there are no sessions."""
     from mcp_types import Implementation
 
@@ -720,7 +694,7 @@ async def test_the_record_says_which_client_called(open_client: Connect, long_wo
         assert era == "legacy" and told["user_agent"]
 
 
-async def test_an_agent_that_lost_an_id_finds_its_run(connect: Connect, long_workflow: Workflow):
+async def test_an_agent_that_lost_an_id_finds_its_run(connect, long_workflow):
     """B3: its own ones only, the newest first, a page at a time, by state and by tool."""
     charlie = (await in_database(create_token)(name="charlie"))[1]
     async with connect(as_token=charlie) as client:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import os
 import re
 import socket
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from django.utils import timezone
 from loguru import logger
 from mcp import MCPError
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
@@ -31,7 +30,6 @@ from pydantic import SecretStr
 from catalogue.access import Scope
 from catalogue.database import THREADS
 from catalogue.discovery import refresh_source
-from catalogue.models import Workflow
 from config.celery import SCHEME, broker_options
 from config.monitoring import collect, forget_measures, publication, readiness
 from connectors.testing import free_port
@@ -46,7 +44,7 @@ from tests.executions.engines import WireEngine, wait_until
 from tests.executions.steps import advance_due_executions, wrapping_statements
 from tests.factories import make_discovery_run, make_execution, make_source, make_toolset, make_workflow
 from tests.logs import shown_lines
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.processes import running
 
 ADDRESSES = ["/health/sources", "/metrics"]
@@ -77,7 +75,7 @@ def value(name: str, **labels: str) -> float:
     return scraped(collect().decode()).get((f"catalogue_{name}", frozenset(labels.items())), 0.0)
 
 
-def test_the_process_says_that_it_lives_also_under_another_host_name(mcp_server: McpServer) -> None:
+def test_the_process_says_that_it_lives_also_under_another_host_name(mcp_server):
     """B9: probes name a machine's address; nothing is asked of the database."""
     answer = mcp_server.get("/health/live")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
@@ -108,9 +106,7 @@ def heartbeat(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.databases("config.monitoring", "executions.local_worker")
-def test_readiness_names_what_is_missing_and_each_check_has_a_reason(
-    mcp_server: McpServer, heartbeat: Callable[[], None]
-) -> None:
+def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server, heartbeat):
     """B9: beat's last tick and workers are told apart; a load balancer may leave them out."""
     nobody = ready(mcp_server)
     assert nobody.status_code == 503
@@ -135,9 +131,7 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(
 
 
 @pytest.mark.databases("config.monitoring", "executions.local_worker")
-def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(
-    mcp_server: McpServer, heartbeat: Callable[[], None]
-) -> None:
+def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(mcp_server, heartbeat):
     """O7: one that is ahead drops all ticks, so that none was ever processed."""
     heartbeat()
     checks = ready(mcp_server).json()["checks"]
@@ -174,14 +168,14 @@ def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(
         ("http://catalogue.example.com", None, ""),
     ],
 )
-@pytest.mark.parametrize("path", ["/mcp", "/admin/login/", "/api/"])
 def test_the_log_says_once_that_a_trusted_proxy_has_another_scheme_than_the_public_address(
-    mcp_server: McpServer, settings: Any, path: str, public: str, sent: str | None, told: str
-) -> None:
+    mcp_server, settings, public, sent, told
+):
     """O9: cookies were not Secure, and nothing said so."""
     headers = {} if sent is None else {"x-forwarded-proto": sent}
     settings.PUBLIC_URL = public
-    for trusted in ("10.0.0.0/8", "127.0.0.0/8, ::1"):
+    paths = ("/mcp", "/admin/login/", "/api/")
+    for path, trusted in itertools.product(paths, ("10.0.0.0/8", "127.0.0.0/8, ::1")):
         settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": trusted}
         warn_once.cache_clear()
         with shown_lines() as lines:
@@ -192,7 +186,7 @@ def test_the_log_says_once_that_a_trusted_proxy_has_another_scheme_than_the_publ
         assert all(told in line and public in line for line in noted)
 
 
-def test_a_check_of_the_system_tells_of_an_address_without_https_behind_a_proxy(settings: Any) -> None:
+def test_a_check_of_the_system_tells_of_an_address_without_https_behind_a_proxy(settings):
     """O9"""
     for trusted, public, ids in (
         ("10.0.0.1", "http://catalogue.example.com", ["product.W001"]),
@@ -204,9 +198,7 @@ def test_a_check_of_the_system_tells_of_an_address_without_https_behind_a_proxy(
         assert [one.id for one in run_checks() if one.id.startswith("product.")] == ids
 
 
-def test_readiness_does_not_count_a_tick_that_lies_ahead(
-    mcp_server: McpServer, heartbeat: Callable[[], None]
-) -> None:
+def test_readiness_does_not_count_a_tick_that_lies_ahead(mcp_server, heartbeat):
     """A dead worker seemed to be alive until the time was reached."""
     note_worker()
     WorkerPresence.objects.update(seen_at=timezone.now() + timedelta(hours=2), worker_at=None)
@@ -219,7 +211,7 @@ def test_readiness_does_not_count_a_tick_that_lies_ahead(
 
 
 @pytest.mark.databases("config.monitoring", "mcp_bridge.transports.http")
-def test_requests_and_probes_without_the_database_cost_a_line_for_each_kind(mcp_server: McpServer) -> None:
+def test_requests_and_probes_without_the_database_cost_a_line_for_each_kind(mcp_server):
     def fail(*_: Any) -> Any:
         raise OperationalError("the server is gone")
 
@@ -238,9 +230,7 @@ def test_requests_and_probes_without_the_database_cost_a_line_for_each_kind(mcp_
     ]
 
 
-def test_a_full_disk_below_the_embedded_broker_is_named(
-    mcp_server: McpServer, settings: Any, tmp_path: Path
-) -> None:
+def test_a_full_disk_below_the_embedded_broker_is_named(mcp_server, settings, tmp_path):
     """The worker and beat, which cannot write either, looked as if they had died."""
     settings.CELERY_BROKER_URL = SecretStr(f"{SCHEME}://")
     settings.DATA_DIR = tmp_path
@@ -256,9 +246,7 @@ def test_a_full_disk_below_the_embedded_broker_is_named(
     assert line == f"Not ready: {probe.parent}, the embedded broker's folder, is not writable: {FULL}"
 
 
-def test_a_broker_that_is_away_costs_one_line(
-    mcp_server: McpServer, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_is_away_costs_one_line(mcp_server, settings, monkeypatch):
     settings.CELERY_BROKER_URL = SecretStr("redis://127.0.0.1:1/0")
     monkeypatch.setitem(current_app.conf, "broker_write_url", "redis://127.0.0.1:1/0")
     note_worker()
@@ -272,9 +260,7 @@ def test_a_broker_that_is_away_costs_one_line(
     assert line.startswith("Not ready: the broker cannot be reached: ")
 
 
-def test_a_broker_that_hangs_is_named_and_holds_up_no_call(
-    mcp_server: McpServer, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_broker_that_hangs_is_named_and_holds_up_no_call(mcp_server, settings, monkeypatch, tmp_path):
     """It accepts connections and says nothing: each probe held a thread that serves calls, forever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
@@ -287,9 +273,7 @@ def test_a_broker_that_hangs_is_named_and_holds_up_no_call(
 
 
 @pytest.mark.databases("config.monitoring")
-def test_a_database_that_hangs_is_named_and_all_probes_together_hold_one_thread(
-    mcp_server: McpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_hangs_is_named_and_all_probes_together_hold_one_thread(mcp_server, monkeypatch):
     monkeypatch.setattr("config.monitoring.PATIENCE_SECONDS", 0.05)
     answers_again = threading.Event()
 
@@ -322,13 +306,13 @@ def has_database(answer: Any) -> bool:
     return bool(answer.json()["checks"]["database"]["ok"])
 
 
-def test_a_process_that_stands_in_for_workers_counts_as_one() -> None:
+def test_a_process_that_stands_in_for_workers_counts_as_one():
     """E8: `mcp_stdio` and the embedded default."""
     assert stand_in("this one")
     assert readiness.checks()["workers"].ok and readiness.checks()["beat"].ok
 
 
-def test_a_probe_every_second_costs_one_query_and_many_at_once_no_more() -> None:
+def test_a_probe_every_second_costs_one_query_and_many_at_once_no_more():
     """B9: whatever there is in the database."""
     note_worker()
     readiness.checks()
@@ -344,9 +328,7 @@ def test_a_probe_every_second_costs_one_query_and_many_at_once_no_more() -> None
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_only_who_may_see_the_catalogue_reads_sources_and_metrics(
-    mcp_server: McpServer, address: str
-) -> None:
+def test_only_who_may_see_the_catalogue_reads_sources_and_metrics(mcp_server, address):
     """B8: agents' tokens do not suffice, nor one of a toolset; nothing leaks to anybody else."""
     make_toolset("part")
     allowed = {scope: create_token(name=scope, scopes=[scope])[1] for scope in (Scope.VIEW, Scope.ADMIN)}
@@ -363,9 +345,7 @@ def test_only_who_may_see_the_catalogue_reads_sources_and_metrics(
     assert [status(token) for token in allowed.values()] == [200, 200]
 
 
-def test_sources_tell_their_last_success_and_the_kind_of_their_error(
-    mcp_server: McpServer, reader: str, wire_engine: WireEngine
-) -> None:
+def test_sources_tell_their_last_success_and_the_kind_of_their_error(mcp_server, reader, wire_engine):
     """B9, A5.1: without secrets."""
     good = make_source("good", base_url=wire_engine.base_url, api_key=PASSWORD)
     bad = make_source("bad", base_url="http://127.0.0.1:9", api_key=PASSWORD)
@@ -386,7 +366,7 @@ def mcp_server_get(server: McpServer, path: str, token: str) -> Any:
     return plain_http.get(server.base_url + path, headers={"authorization": f"Bearer {token}"}, timeout=20)
 
 
-def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(settings: Any) -> None:
+def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(settings):
     """B9: also by processes that did not run them; of more tools than allowed, the rest is one."""
     source = make_source("billing")
     first, second = make_workflow(source, name="first"), make_workflow(source, name="second")
@@ -407,7 +387,7 @@ def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(
 
 
 @pytest.mark.databases("config.monitoring", "executions.measures")
-def test_what_the_database_knows_costs_as_many_queries_whatever_there_is() -> None:
+def test_what_the_database_knows_costs_as_many_queries_whatever_there_is():
     """B9."""
 
     def cost() -> int:
@@ -431,9 +411,7 @@ def test_what_the_database_knows_costs_as_many_queries_whatever_there_is() -> No
     assert value("approvals_waiting") == 5
 
 
-def test_other_processes_of_the_data_folder_are_shown_until_they_end(
-    mcp_server: McpServer, reader: str
-) -> None:
+def test_other_processes_of_the_data_folder_are_shown_until_they_end(mcp_server, reader):
     """B9: workers serve no HTTP. A file that is old, broken or dated ahead harms nothing."""
     worker = Publication(publication._folder, "worker")
     worker.begin()
@@ -463,9 +441,7 @@ def test_other_processes_of_the_data_folder_are_shown_until_they_end(
     ],
     ids=["beat", "serve", "uvicorn"],
 )
-def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(
-    tmp_path: Path, command: list[str], name: str
-) -> None:
+def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(tmp_path, command, name):
     """B9: the dashboard showed no CPU, memory and open files of the workers in a cluster."""
     address, port = f"127.0.0.1:{free_port()}", free_port()
     variables = {
@@ -489,7 +465,7 @@ def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(
     assert "cannot be served" not in log.read_text()
 
 
-def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path: Path) -> None:
+def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path):
     lines: list[str] = []
     sink = logger.add(lines.append, format="{message}")
     (tmp_path / "full").write_text("")
@@ -502,8 +478,8 @@ def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path:
 
 
 def test_a_disk_that_is_full_below_a_processs_metrics_is_logged_as_a_problem_that_recurs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """A worker with a data folder of its own needs it for nothing else, so that nothing else would say so."""
     monkeypatch.setattr("telemetry.metrics.PUBLISHING_SECONDS", 0.01)
     worker = Publication(tmp_path, "worker")
@@ -519,7 +495,7 @@ def test_a_disk_that_is_full_below_a_processs_metrics_is_logged_as_a_problem_tha
     assert len(set(entries)) == 1 and "No space left" in entries[0]
 
 
-def test_two_servers_of_a_process_publish_at_the_same_time(tmp_path: Path) -> None:
+def test_two_servers_of_a_process_publish_at_the_same_time(tmp_path):
     """Each of them renames the temporary file that it has written, not the other's."""
     shared = Publication(tmp_path, "web")
     with ThreadPoolExecutor(4) as pool:
@@ -529,8 +505,8 @@ def test_two_servers_of_a_process_publish_at_the_same_time(tmp_path: Path) -> No
 
 
 async def test_every_log_line_and_the_engines_request_carry_the_clients_request_id_and_trace(
-    mcp_server: McpServer, long_workflow: Workflow, wire_engine: WireEngine, token: str
-) -> None:
+    mcp_server, long_workflow, wire_engine, token
+):
     """B9: from the client's header to the engine, also in the step that a worker takes later."""
     trace = "0af7651916cd43dd8448eb211c80319c"
     lines: list[dict[str, Any]] = []
@@ -573,16 +549,14 @@ async def call_by_hand(server: McpServer, token: str, tool: str, headers: dict[s
 
 
 @pytest.mark.parametrize("sent", ["a b", "x" * 65, "ü", "<script>", "a\tb"])
-def test_a_request_id_that_could_forge_something_is_replaced(mcp_server: McpServer, sent: str) -> None:
+def test_a_request_id_that_could_forge_something_is_replaced(mcp_server, sent):
     """B9."""
     given = plain_http.get(f"{mcp_server.base_url}/health/live", headers={"x-request-id": sent.encode()})
     assert given.headers["x-request-id"] != sent and len(given.headers["x-request-id"]) == 32
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
-async def test_a_span_says_what_was_refused_by_the_code_and_never_by_words(
-    connect: Connect, spans: InMemorySpanExporter, mode: str
-) -> None:
+async def test_a_span_says_what_was_refused_by_the_code_and_never_by_words(connect, spans, mode):
     """B9: the words of an error quote what the caller sent."""
     async with connect(mode=mode) as client:
         with pytest.raises(MCPError, match=r"salary-of-mrs-miller"):
@@ -600,14 +574,8 @@ async def test_a_span_says_what_was_refused_by_the_code_and_never_by_words(
 
 @pytest.mark.parametrize(("sent", "exported"), [("00", False), ("01", True)])
 async def test_who_asks_for_no_trace_gets_none_and_the_engine_is_told_so(
-    mcp_server: McpServer,
-    token: str,
-    long_workflow: Workflow,
-    wire_engine: WireEngine,
-    spans: InMemorySpanExporter,
-    sent: str,
-    exported: bool,
-) -> None:
+    mcp_server, token, long_workflow, wire_engine, spans, sent, exported
+):
     """B9: by the flag of the client's trace context; its ids are passed on either way."""
     trace, client = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     await call_by_hand(mcp_server, token, "report", {"traceparent": f"00-{trace}-{client}-{sent}"})
@@ -635,12 +603,8 @@ def has_started(engine: WireEngine, more_than: int) -> bool:
 
 @pytest.mark.parametrize("spans", [0.001], indirect=True)
 async def test_beyond_so_many_traces_a_second_only_those_are_recorded_that_clients_ask_for(
-    mcp_server: McpServer,
-    token: str,
-    long_workflow: Workflow,
-    wire_engine: WireEngine,
-    spans: InMemorySpanExporter,
-) -> None:
+    mcp_server, token, long_workflow, wire_engine, spans
+):
     """B9: a busy process does not flood the collector. The engine is told what is recorded."""
     asked_for = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for number, headers in enumerate(({}, {}, {"traceparent": asked_for}, {})):
@@ -654,9 +618,7 @@ async def test_beyond_so_many_traces_a_second_only_those_are_recorded_that_clien
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
-async def test_mcp_requests_are_counted_by_method_and_outcome(
-    connect: Connect, long_workflow: Workflow, mode: str
-) -> None:
+async def test_mcp_requests_are_counted_by_method_and_outcome(connect, long_workflow, mode):
     """B9: a client cannot make series by methods that it invents."""
     before = value_in_thread("mcp_requests_total", method="tools/call", outcome="ok")
     async with connect(mode=mode) as client:

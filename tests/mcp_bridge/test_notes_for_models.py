@@ -17,8 +17,6 @@ from mcp_types import CallToolResult, TextContent
 from catalogue.models import Workflow
 from mcp_bridge.request_meta import EXECUTION_ID, NOTE
 from tests.content_blocks import Blocks, gives, held, patient, picture, text
-from tests.executions.patient_engine import PatientEngine
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 __all__ = ["held", "patient"]
@@ -70,13 +68,14 @@ OUTPUTS: dict[str, tuple[Blocks, Any]] = {
     "an array": ([text("Both.")], [2, 3]),
 }
 DOORS = ("its own tool", "execute_workflow")
+EACH_DOOR = pytest.mark.parametrize(("door", "era"), [*zip(DOORS, ("2026-07-28", "legacy"), strict=True)])
 
 
-@pytest.mark.parametrize("door", DOORS)
+@EACH_DOOR
 @pytest.mark.parametrize("given", OUTPUTS)
 @pytest.mark.parametrize("note", ["cached", "renamed", "both"])
 async def test_a_note_beside_a_result_is_read_and_nothing_of_the_result_is_lost(
-    connect: Connect, patient: PatientEngine, era: str, door: str, given: str, note: str
+    connect, patient, era, door, given, note
 ):
     blocks, output = OUTPUTS[given]
     gives(patient, blocks, output=output)
@@ -94,7 +93,7 @@ async def test_a_note_beside_a_result_is_read_and_nothing_of_the_result_is_lost(
 
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_tool_with_an_output_schema_keeps_its_structured_content_beside_a_note(
-    connect: Connect, patient: PatientEngine, era: str, door: str
+    connect, patient, era, door
 ):
     """Its clients refuse a result without. `execute_workflow` has no such schema."""
     gives(patient, [text("Five.")], output={"sum": 5})
@@ -110,7 +109,7 @@ async def test_a_tool_with_an_output_schema_keeps_its_structured_content_beside_
         assert noted.structured_content == {"sum": 5}
 
 
-async def test_what_is_left_out_of_a_result_is_read(connect: Connect, patient: PatientEngine, settings: Any):
+async def test_what_is_left_out_of_a_result_is_read(connect, patient, settings):
     """Blocks that are too large, or too large to store."""
     settings.CATALOGUE = settings.CATALOGUE | {"inline_result_characters": 100}
     gives(patient, [text("x" * 500)], output={"sum": 5})
@@ -134,11 +133,11 @@ FAILURES: dict[str, tuple[Blocks, Any]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@EACH_DOOR
 @pytest.mark.parametrize("has_schema", [True, False], ids=["schema", "no schema"])
 @pytest.mark.parametrize("given", FAILURES)
 async def test_a_failure_is_read_whole_and_has_structured_content_only_by_its_schema(
-    connect: Connect, patient: PatientEngine, era: str, door: str, has_schema: bool, given: str
+    connect, patient, era, door, has_schema, given
 ):
     """The TypeScript SDK 1.x throws away an error whose structured content does not fit."""
     blocks, output = FAILURES[given]
@@ -161,9 +160,7 @@ async def test_a_failure_is_read_whole_and_has_structured_content_only_by_its_sc
         assert "try again" in failed.structured_content["note"]
 
 
-async def test_the_note_of_a_handle_is_part_of_its_document(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_the_note_of_a_handle_is_part_of_its_document(connect, patient, era):
     await change(inline_wait_seconds=0, tool_aliases=FORMER)
     async with connect(mode=era) as client:
         handle = await run(client, "its own tool", name="summary")
@@ -172,9 +169,7 @@ async def test_the_note_of_a_handle_is_part_of_its_document(
     assert is_read(handle, "do not start it again") == [True, True]
 
 
-async def test_a_picture_of_a_result_is_seen_where_the_status_shows_it(
-    connect: Connect, patient: PatientEngine, era: str
-):
+async def test_a_picture_of_a_result_is_seen_where_the_status_shows_it(connect, patient, era):
     gives(patient, [text("Five."), picture()], output={"sum": 5})
     async with connect(mode=era) as client:
         result = await run(client, "its own tool")

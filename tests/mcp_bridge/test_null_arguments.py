@@ -9,8 +9,7 @@ import pytest
 from catalogue.models import Workflow
 from executions.models import Execution, ExecutionPayload
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from tests.executions.engines import WireEngine, until
-from tests.mcp_bridge.conftest import Connect
+from tests.executions.engines import until
 from tests.mcp_bridge.database import in_database
 
 SCHEMA: dict[str, Any] = {
@@ -27,7 +26,7 @@ SCHEMA: dict[str, Any] = {
 
 
 async def test_an_argument_that_is_null_for_nothing_never_reaches_the_engine(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    connect, long_workflow, wire_engine, era
 ):
     """A2.5: CrewAI and others write null for whatever they leave out."""
     await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
@@ -43,16 +42,6 @@ async def test_an_argument_that_is_null_for_nothing_never_reaches_the_engine(
     assert meant in request.received.json.values()
 
 
-async def test_null_for_a_required_argument_is_refused_as_null(connect: Connect, long_workflow: Workflow):
-    """A2.5"""
-    await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
-    async with connect() as client:
-        result = await client.call_tool(long_workflow.tool_name, {"month": None, "copies": None})
-
-    assert result.is_error and "/month: null is not of type" in result.content[0].text
-    assert "copies" not in result.content[0].text
-
-
 EVERY_ARGUMENT: dict[str, dict[str, Any]] = {
     "list_workflows": {
         "query": "", "tags": [], "source": "", "mode": "standard",
@@ -66,7 +55,7 @@ EVERY_ARGUMENT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", EVERY_ARGUMENT)
 @pytest.mark.parametrize("filled", ["with empty texts", "with null"])
 async def test_built_in_tools_can_be_called_by_clients_that_fill_in_every_argument(
-    connect: Connect, long_workflow: Workflow, name: str, filled: str
+    connect, long_workflow, name, filled
 ):
     """A2.5, D1: strict function calling makes every argument required."""
     written = EVERY_ARGUMENT[name]
@@ -79,7 +68,7 @@ async def test_built_in_tools_can_be_called_by_clients_that_fill_in_every_argume
     assert not result.is_error, result.content[0].text
 
 
-async def test_any_state_lists_runs_in_every_state(connect: Connect, long_workflow: Workflow):
+async def test_any_state_lists_runs_in_every_state(connect, long_workflow):
     async with connect() as client:
         await client.call_tool(long_workflow.tool_name, {})
         listed = await client.call_tool("list_executions", {"state": "any"})
@@ -89,7 +78,7 @@ async def test_any_state_lists_runs_in_every_state(connect: Connect, long_workfl
     assert others.structured_content["executions"] == []
 
 
-async def test_an_empty_text_for_a_required_argument_is_refused(connect: Connect, long_workflow: Workflow):
+async def test_an_empty_text_for_a_required_argument_is_refused(connect, long_workflow):
     """A2.5"""
     async with connect() as client:
         result = await client.call_tool("get_workflow_info", {"name": ""})
@@ -98,7 +87,7 @@ async def test_an_empty_text_for_a_required_argument_is_refused(connect: Connect
 
 
 async def test_json_text_for_nested_arguments_reaches_the_engine_as_what_it_says(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
+    connect, long_workflow, wire_engine, era
 ):
     await in_database(Workflow.objects.filter(pk=long_workflow.pk).update)(input_schema=SCHEMA)
     meant = {"month": '{"not": "read"}', "layout": {"colour": "red"}}
@@ -115,9 +104,7 @@ async def test_json_text_for_nested_arguments_reaches_the_engine_as_what_it_says
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", "5", '{"month": '])
-async def test_text_that_is_no_object_is_refused_for_arguments(
-    connect: Connect, long_workflow: Workflow, arguments: str
-):
+async def test_text_that_is_no_object_is_refused_for_arguments(connect, long_workflow, arguments):
     async with connect() as client:
         named = {"name": long_workflow.tool_name, "arguments": arguments}
         result = await client.call_tool("execute_workflow", named)

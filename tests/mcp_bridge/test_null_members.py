@@ -1,15 +1,15 @@
 """Requests with null for members that a client leaves out: a progress token, a cursor, `_meta`."""
 
+import itertools
 from typing import Any
 
 import pytest
-from mcp import StdioServerParameters, stdio_client
+from mcp import stdio_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, jsonrpc_message_adapter
 
 from mcp_bridge.request_meta import FRESH, IDEMPOTENCY_KEY
 from tests.executions.engines import in_thread
-from tests.mcp_bridge.conftest import McpServer
 
 NULL_TOKEN = {"progressToken": None}
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -32,33 +32,30 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "context": None,
     },
 }
-NOT_MODERN, NOT_LEGACY = {"initialize", "ping"}, {"server/discover"}
+UNKNOWN = {"2026-07-28": {"initialize", "ping"}, "legacy": {"server/discover"}}
+
+
+METAS = (NULL_TOKEN, NULL_TOKEN | {FRESH: None, IDEMPOTENCY_KEY: None}, None)
 
 
 @pytest.mark.usefixtures("long_workflow")
-@pytest.mark.parametrize("meta", [NULL_TOKEN, NULL_TOKEN | {FRESH: None, IDEMPOTENCY_KEY: None}, None])
-@pytest.mark.parametrize("method", REQUESTS)
-async def test_null_for_an_optional_member_of_a_request_is_as_good_as_none(
-    mcp_server: McpServer, token: str, era: str, method: str, meta: dict[str, Any] | None
-):
-    params: dict[str, Any] = REQUESTS[method] | {"_meta": meta}
-    if era == "legacy":
-        if method in NOT_LEGACY:
-            return
+def test_null_for_an_optional_member_of_a_request_is_as_good_as_none(mcp_server, token, era, subtests):
+    # Without `_meta`, a request of the modern version is none.
+    metas = METAS if era == "legacy" else METAS[:2]
+    for method, meta in itertools.product(REQUESTS.keys() - UNKNOWN[era], metas):
+        params: dict[str, Any] = REQUESTS[method] | {"_meta": meta}
         headers = {"mcp-protocol-version": "2025-11-25"}
-    else:
-        # Without `_meta`, a request of this version is none.
-        if method in NOT_MODERN or meta is None:
-            return
-        headers = {"mcp-protocol-version": era, "mcp-method": method}
-        headers |= {"mcp-name": name} if (name := params.get("name") or params.get("uri")) else {}
-        params["_meta"] = meta | {PROTOCOL_VERSION_META_KEY: era, CLIENT_CAPABILITIES_META_KEY: {}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer = await in_thread(lambda: mcp_server.post(body, token=token, headers=headers))
-    assert '"result":' in answer.text and '"isError":true' not in answer.text, answer.text
+        if era != "legacy":
+            headers = {"mcp-protocol-version": era, "mcp-method": method}
+            headers |= {"mcp-name": name} if (name := params.get("name") or params.get("uri")) else {}
+            params["_meta"] = meta | {PROTOCOL_VERSION_META_KEY: era, CLIENT_CAPABILITIES_META_KEY: {}}
+        with subtests.test(method=method, meta=meta):
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            answer = mcp_server.post(body, token=token, headers=headers)
+            assert '"result":' in answer.text and '"isError":true' not in answer.text, answer.text
 
 
-async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server: StdioServerParameters):
+async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server):
     """The SDK reads the parameters of `initialize` once more when it has answered."""
     lines = [
         {"id": 1, "method": "initialize", "params": REQUESTS["initialize"] | {"_meta": NULL_TOKEN}},
@@ -74,7 +71,7 @@ async def test_a_session_over_stdio_may_begin_with_null_tokens(stdio_server: Std
 
 
 @pytest.mark.parametrize("odd", [1.5, {}, []])
-async def test_a_token_that_is_something_else_is_still_refused(mcp_server: McpServer, token: str, odd: Any):
+async def test_a_token_that_is_something_else_is_still_refused(mcp_server, token, odd):
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"progressToken": odd}}}
     answer = await in_thread(lambda: mcp_server.post(body, token=token))
     assert '"code":-32602' in answer.text

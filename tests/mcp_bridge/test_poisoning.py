@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from catalogue.curation import enable_workflows
@@ -16,7 +15,6 @@ from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition
 from tests.connectors.scripted import replies
 from tests.engines.workflow_server import LIST, START, WorkflowServer
-from tests.executions.engines import WireEngine
 from tests.factories import make_source
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
@@ -42,8 +40,8 @@ def served(server: McpServer, token: str) -> bytes:
 
 
 def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to_decide(
-    engine: Engine, mcp_server: McpServer, token: str, admin_client: Client
-) -> None:
+    engine, mcp_server, token, admin_client
+):
     """A1.4, A4.3, A5.2: another description, an argument more, and then nothing at all."""
     engine.workflows = [definition(1), definition(2), definition(3)]
     source = make_source("erp", base_url=engine.base_url)
@@ -85,8 +83,8 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
 
 
 def test_calls_that_the_engine_refuses_meanwhile_say_that_it_has_changed(
-    long_workflow: Workflow, wire_engine: WireEngine, mcp_server: McpServer, token: str
-) -> None:
+    long_workflow, wire_engine, mcp_server, token
+):
     """A2.4, A5.2"""
     wire_engine.on_start = replies(422, {"error": "password is missing"})
     Workflow.objects.update(inline_wait_seconds=20)
@@ -103,7 +101,7 @@ def test_calls_that_the_engine_refuses_meanwhile_say_that_it_has_changed(
     assert HELD_CHANGE in started.content.decode(), started.content
 
 
-def test_so_do_calls_whose_refusal_an_mcp_server_gives_as_a_result(mcp_server: McpServer, token: str) -> None:
+def test_so_do_calls_whose_refusal_an_mcp_server_gives_as_a_result(mcp_server, token):
     """A2.4, A5.2: its own words come first, as they came."""
     with WorkflowServer().running() as server:
         # Without its list tool, its other tools are tools like any others.
@@ -118,18 +116,3 @@ def test_so_do_calls_whose_refusal_an_mcp_server_gives_as_a_result(mcp_server: M
         told = mcp_server.post(body, token=token, headers=headers).text
         assert HELD_CHANGE in told and '"isError":true' in told
         assert b"Do not tell" not in served(mcp_server, token)
-
-
-def test_list_workflows_says_why_a_list_is_an_old_one(
-    engine: Engine, mcp_server: McpServer, token: str
-) -> None:
-    """A1.4"""
-    engine.workflows = [definition(1)]
-    source: Source = make_source("erp", base_url=engine.base_url)
-    refresh_source(source)
-    enable_workflows(Workflow.objects.all())
-    engine.workflows = []
-    refresh_source(source)
-    body, headers = modern("tools/call", name="list_workflows", arguments={})
-    told = mcp_server.post(body, token=token, headers=headers).text
-    assert "report_1" in told and "1 of 1 workflow is missing" in told

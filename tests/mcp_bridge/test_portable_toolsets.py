@@ -14,7 +14,6 @@ from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, until
 from tests.factories import make_source, make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.provider_rules import RULES, claude, cursor, gemini, openai_strict
 from tests.schema_catalogue import NASTY_SCHEMAS
@@ -98,7 +97,7 @@ def order(wire_engine: WireEngine) -> Workflow:
     return workflow
 
 
-async def test_every_tool_is_one_that_every_provider_takes(connect: Connect, nasty: Toolset, era: str):
+async def test_every_tool_is_one_that_every_provider_takes(connect, nasty, era):
     async with connect(mode=era, toolset="some") as client:
         tools = (await client.list_tools()).tools
 
@@ -117,7 +116,7 @@ async def test_every_tool_is_one_that_every_provider_takes(connect: Connect, nas
     assert {tool.output_schema for tool in tools} == {None}
 
 
-async def test_the_same_tools_are_refused_without_portable_mode(connect: Connect, nasty: Toolset):
+async def test_the_same_tools_are_refused_without_portable_mode(connect, nasty):
     """So that the rules can fail."""
     async with connect() as client:
         tools = (await client.list_tools()).tools
@@ -126,9 +125,7 @@ async def test_the_same_tools_are_refused_without_portable_mode(connect: Connect
         assert [tool.name for tool in tools if list(rule(tool.name, tool.input_schema))], rule.__name__
 
 
-async def test_arguments_are_read_back_before_they_are_checked_and_sent(
-    connect: Connect, order: Workflow, wire_engine: WireEngine, era: str
-):
+async def test_arguments_are_read_back_before_they_are_checked_and_sent(connect, order, wire_engine, era):
     async with connect(mode=era, toolset="shop") as client:
         (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name.startswith("orders")]
         result = await client.call_tool(tool.name, WRITTEN)
@@ -141,7 +138,7 @@ async def test_arguments_are_read_back_before_they_are_checked_and_sent(
     assert MEANT in request.received.json.values()
 
 
-async def test_a_client_that_knows_the_tool_by_its_own_names_is_understood(connect: Connect, order: Workflow):
+async def test_a_client_that_knows_the_tool_by_its_own_names_is_understood(connect, order):
     async with connect(toolset="shop") as client:
         result = await client.call_tool("orders.place", MEANT)
 
@@ -150,7 +147,7 @@ async def test_a_client_that_knows_the_tool_by_its_own_names_is_understood(conne
     assert execution.payload.input == MEANT
 
 
-async def test_null_for_every_optional_argument_counts_as_left_out(connect: Connect, order: Workflow):
+async def test_null_for_every_optional_argument_counts_as_left_out(connect, order):
     """A2.5: strict function calling makes every argument required."""
     async with connect(toolset="shop") as client:
         result = await client.call_tool(
@@ -180,7 +177,7 @@ NUMBER, TEXT = {"properties": {"number": {"type": "integer"}}}, {"properties": {
     ],
 )
 async def test_what_only_the_portable_schema_has_does_not_reach_the_workflow(
-    connect: Connect, wire_engine: WireEngine, schema: dict[str, Any], written: dict[str, Any], meant: Any
+    connect, wire_engine, schema, written, meant
 ):
     wire_source = await in_database(make_source)("wire", base_url=wire_engine.base_url)
     workflow = await in_database(make_workflow)(
@@ -210,9 +207,7 @@ async def test_what_only_the_portable_schema_has_does_not_reach_the_workflow(
         ({"other_arguments": '{"count": "x"}'}, '/count: "x" is not of type'),
     ],
 )
-async def test_what_is_wrong_is_told_by_the_names_that_the_agent_used(
-    connect: Connect, order: Workflow, change: dict[str, Any], problem: str
-):
+async def test_what_is_wrong_is_told_by_the_names_that_the_agent_used(connect, order, change, problem):
     """A2.5"""
     async with connect(toolset="shop") as client:
         result = await client.call_tool("orders_place", WRITTEN | change)
@@ -222,16 +217,14 @@ async def test_what_is_wrong_is_told_by_the_names_that_the_agent_used(
     assert not await in_database(Execution.objects.exists)()
 
 
-async def test_an_unknown_tool_is_answered_with_the_names_of_this_toolset(connect: Connect, order: Workflow):
+async def test_an_unknown_tool_is_answered_with_the_names_of_this_toolset(connect, order):
     """A2.5"""
     async with connect(toolset="shop") as client:
         with pytest.raises(MCPError, match="Did you mean orders_place"):
             await client.call_tool("order_place", {})
 
 
-async def test_a_former_name_is_answered_with_the_present_one_of_this_toolset(
-    connect: Connect, order: Workflow
-):
+async def test_a_former_name_is_answered_with_the_present_one_of_this_toolset(connect, order):
     """A6.4"""
     await in_database(override_workflow)(order, tool_name="purchases.begin")
     async with connect(toolset="shop") as client:
@@ -239,9 +232,7 @@ async def test_a_former_name_is_answered_with_the_present_one_of_this_toolset(
             await client.call_tool("orders.place", {})
 
 
-async def test_a_call_by_a_former_name_that_still_works_is_told_the_present_one(
-    connect: Connect, order: Workflow
-):
+async def test_a_call_by_a_former_name_that_still_works_is_told_the_present_one(connect, order):
     """Issue 13, 5: of a toolset its own; `execute_workflow` and `get_workflow_info` take it, too."""
     await in_database(override_workflow)(order, tool_name="purchases.begin", alias_days=1)
     asked = {"name": "orders.place", "arguments": json.dumps(WRITTEN)}
@@ -262,7 +253,7 @@ async def test_a_call_by_a_former_name_that_still_works_is_told_the_present_one(
         assert f"(orders.place is now called {name};" in result.content[-1].text
 
 
-async def test_built_in_tools_use_the_names_of_this_toolset(connect: Connect, order: Workflow):
+async def test_built_in_tools_use_the_names_of_this_toolset(connect, order):
     """D1, D7"""
     async with connect(toolset="shop") as client:
         listed = (await client.call_tool("list_workflows", {})).structured_content
@@ -285,9 +276,7 @@ async def test_built_in_tools_use_the_names_of_this_toolset(connect: Connect, or
     assert execution.payload.input == MEANT
 
 
-async def test_a_prompt_names_the_tool_and_its_arguments_as_the_model_sees_them(
-    connect: Connect, order: Workflow
-):
+async def test_a_prompt_names_the_tool_and_its_arguments_as_the_model_sees_them(connect, order):
     await in_database(Workflow.objects.filter(pk=order.pk).update)(offered_as_prompt=True)
     arguments = {"user-id": "u1", "labels": '{"a": "b"}'}
     async with connect(toolset="shop") as client:
@@ -299,7 +288,7 @@ async def test_a_prompt_names_the_tool_and_its_arguments_as_the_model_sees_them(
     assert written == {"user_id": "u1", "labels": '{"a": "b"}'}
 
 
-async def test_other_toolsets_are_left_as_they_are(connect: Connect, order: Workflow):
+async def test_other_toolsets_are_left_as_they_are(connect, order):
     async with connect(toolset="plain") as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         result = await client.call_tool("orders.place", MEANT)
@@ -310,9 +299,7 @@ async def test_other_toolsets_are_left_as_they_are(connect: Connect, order: Work
     assert not result.is_error
 
 
-async def test_portable_mode_is_switched_over_rest_and_seen_at_once(
-    connect: Connect, order: Workflow, mcp_server: McpServer
-):
+async def test_portable_mode_is_switched_over_rest_and_seen_at_once(connect, order, mcp_server):
     """A10.2"""
     headers = {"authorization": f"Bearer {(await in_database(create_token)(name='a', scopes=ADMIN))[1]}"}
     address = f"{mcp_server.base_url}/api/toolsets/plain"

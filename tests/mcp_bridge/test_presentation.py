@@ -1,19 +1,15 @@
 """How clients see a workflow: hints, icons, schemas, and rows that nobody could serve."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connection
 from loguru import logger
 
-from catalogue.curation import enable_workflows, override_workflow
-from catalogue.discovery import refresh_source
-from catalogue.models import Revision, Source, Workflow
-from tests.catalogue.engine import Engine, definition
-from tests.factories import make_source, make_workflow
+from catalogue.models import Revision, Workflow
+from tests.factories import make_workflow
 from tests.icons import PNG
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
@@ -44,7 +40,7 @@ def listed_tools(server: McpServer, token: str, era: str) -> list[str]:
     return [tool["name"] for tool in answer.json()["result"]["tools"]]
 
 
-async def test_clients_of_either_era_get_hints_and_icons(connect: Connect, era: str):
+async def test_clients_of_either_era_get_hints_and_icons(connect, era):
     """A3.1: the curator's word, then the engine's; what nobody knows is left out."""
     await in_database(make_workflow)(
         name="report", hints={"destructiveHint": True, "openWorldHint": False}, read_only_hint=True,
@@ -58,19 +54,6 @@ async def test_clients_of_either_era_get_hints_and_icons(connect: Connect, era: 
     (icon,) = tools["report"].icons
     assert (icon.src, icon.sizes, icon.theme) == (PNG, ["1x1"], "dark")
     assert (tools["plain"].annotations, tools["plain"].icons) == (None, None)
-
-
-async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_otherwise(
-    connect: Connect, source: Source
-):
-    """A3.1, A4.4"""
-    workflow = await in_database(Workflow.objects.get)(name="text_statistics")
-    await in_database(override_workflow)(workflow, destructive_hint=True)
-    async with connect() as client:
-        told = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-    overruled, engines = told["text_statistics"], told["countdown"]
-    assert (overruled.read_only_hint, overruled.destructive_hint) == (False, True)
-    assert (engines.read_only_hint, engines.open_world_hint) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +72,7 @@ async def test_what_the_engine_says_of_its_workflows_holds_until_a_curator_says_
         ("input_schema", '{"type": "object", "title": "\\ud800"}'),
     ],
 )
-def test_a_row_that_no_client_could_read_costs_only_its_own_tool(
-    mcp_server: McpServer, token: str, logged: list[str], column: str, stored: str
-):
+def test_a_row_that_no_client_could_read_costs_only_its_own_tool(mcp_server, token, logged, column, stored):
     """B6: said once for each revision, in the log, with the tool's name."""
     make_workflow(name="before"), make_workflow(name="later")
     broken = make_workflow(name="broken", execution_type="sync")
@@ -101,25 +82,3 @@ def test_a_row_that_no_client_could_read_costs_only_its_own_tool(
         assert {"before", "later"} <= set(names) and "broken" not in names
     assert [line for line in logged if "broken is left out of lists" in line] == logged
     assert len(logged) == 1
-
-
-@pytest.mark.parametrize("annotation", [5, None, True, {"a": 1}, "", "Not a token", "Authorization"])
-async def test_a_tool_whose_schema_names_headers_stays_visible(connect: Connect, annotation: Any):
-    """B8: clients drop tools whose annotations of that kind are invalid, and none is an engine's to give."""
-    schema = {
-        "type": "object",
-        "x-mcp-header": annotation,
-        "properties": {"month": {"type": "array", "items": {"x-mcp-header": annotation}}},
-        "anyOf": [{"properties": {"month": {"x-mcp-header": annotation}}}],
-    }
-    with Engine() as engine:
-        engine.workflows = [definition(1, name="report", inputSchema=schema)]
-        await in_database(_take_all)(engine.base_url)
-    async with connect() as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert "x-mcp-header" not in str(tools["report"].input_schema)
-
-
-def _take_all(base_url: str) -> None:
-    refresh_source(make_source(base_url=base_url))
-    enable_workflows(Workflow.objects.all())

@@ -9,11 +9,9 @@ from django.utils import timezone
 from mcp import Client, MCPError
 from mcp_types import PromptReference
 
-from catalogue.access import Scope
 from catalogue.models import Toolset, Workflow
 from mcp_bridge.tokens import create_token
 from tests.factories import make_source, make_workflow
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 SCHEMA = {
@@ -66,7 +64,7 @@ async def refusal(client: Client, name: str, written: dict[str, str]) -> MCPErro
     return refused.value
 
 
-async def test_only_marked_workflows_are_prompts(connect: Connect, offered: Workflow, era: str):
+async def test_only_marked_workflows_are_prompts(connect, offered, era):
     """With what a person needs to know of each argument; what has to be given comes first."""
     async with connect(mode=era) as client:
         (prompt,) = (await client.list_prompts()).prompts
@@ -81,9 +79,7 @@ async def test_only_marked_workflows_are_prompts(connect: Connect, offered: Work
     assert shown["anything"] == (None, False)
 
 
-async def test_a_prompt_is_known_by_a_former_name_while_that_works(
-    connect: Connect, offered: Workflow, era: str
-):
+async def test_a_prompt_is_known_by_a_former_name_while_that_works(connect, offered, era):
     """And asks for the tool by its present one."""
     later = (timezone.now() + timedelta(days=1)).isoformat()
     ended = (timezone.now() - timedelta(days=1)).isoformat()
@@ -98,7 +94,7 @@ async def test_a_prompt_is_known_by_a_former_name_while_that_works(
         assert "Unknown prompt" in str(await refusal(client, "digest", GIVEN))
 
 
-async def test_a_prompt_asks_to_call_the_workflows_tool(open_client: Connect, offered: Workflow, era: str):
+async def test_a_prompt_asks_to_call_the_workflows_tool(open_client, offered, era):
     """E8: over both transports; each text becomes a value of the schema's type."""
     written = GIVEN | {
         "note": "3",
@@ -128,7 +124,7 @@ async def test_a_prompt_asks_to_call_the_workflows_tool(open_client: Connect, of
     }
 
 
-async def test_a_field_that_a_form_leaves_empty_is_left_out(connect: Connect, offered: Workflow):
+async def test_a_field_that_a_form_leaves_empty_is_left_out(connect, offered):
     """Required ones stay, so that the schema decides."""
     written = GIVEN | {"note": "", "draft": "", "factor": "null"}
     async with connect() as client:
@@ -153,9 +149,7 @@ UNFIT = [
 ]
 
 
-async def test_what_does_not_fit_is_refused_by_name(
-    connect: Connect, offered: Workflow, era: str, subtests: pytest.Subtests
-):
+async def test_what_does_not_fit_is_refused_by_name(connect, offered, era, subtests):
     async with connect(mode=era) as client:
         for written, named in UNFIT:
             with subtests.test(written=written):
@@ -164,9 +158,7 @@ async def test_what_does_not_fit_is_refused_by_name(
                 assert len(refused.message) < 2000
 
 
-async def test_in_a_compact_toolset_the_prompt_asks_for_execute_workflow(
-    connect: Connect, offered: Workflow, era: str
-):
+async def test_in_a_compact_toolset_the_prompt_asks_for_execute_workflow(connect, offered, era):
     """There the workflow has no tool of its own. Outside the toolset there are no prompts."""
 
     def make_bound_tokens() -> list[str]:
@@ -186,7 +178,7 @@ async def test_in_a_compact_toolset_the_prompt_asks_for_execute_workflow(
         assert "Unknown prompt: 'report'" in (await refusal(client, "report", GIVEN)).message
 
 
-async def test_unknown_and_unmarked_prompts_are_refused_alike(connect: Connect, offered: Workflow, era: str):
+async def test_unknown_and_unmarked_prompts_are_refused_alike(connect, offered, era):
     async with connect(mode=era) as client:
         unmarked = await refusal(client, "unmarked", {})
         unknown = await refusal(client, "nothing", {})
@@ -194,23 +186,6 @@ async def test_unknown_and_unmarked_prompts_are_refused_alike(connect: Connect, 
     assert unmarked.message.replace("unmarked", "nothing") == unknown.message
     assert "prompts/list" in unknown.message
     assert len(long.message) < 300
-
-
-async def test_whoever_may_not_run_workflows_has_no_prompts(connect: Connect, offered: Workflow, era: str):
-    reader = (await in_database(create_token)(name="reader", scopes=[Scope.READ]))[1]
-    async with connect(as_token=reader, mode=era) as client:
-        assert (await client.list_prompts()).prompts == []
-        assert "lacks the scope workflows:run" in (await refusal(client, "report", GIVEN)).message
-
-
-async def test_prompts_come_in_pages(connect: Connect, offered: Workflow, era: str, settings: Any):
-    settings.CATALOGUE = settings.CATALOGUE | {"page_size": 1}
-    await in_database(make_workflow)(name="zoo", offered_as_prompt=True)
-    async with connect(mode=era) as client:
-        first = await client.list_prompts()
-        second = await client.list_prompts(cursor=first.next_cursor)
-    assert [prompt.name for page in (first, second) for prompt in page.prompts] == ["report", "zoo"]
-    assert second.next_cursor is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +197,7 @@ async def test_prompts_come_in_pages(connect: Connect, offered: Workflow, era: s
         {"type": "object", "anyOf": [{"properties": {"n": {"type": "integer"}}, "required": ["n"]}]},
     ],
 )
-async def test_odd_schemas_make_prompts_too(connect: Connect, schema: dict[str, Any]):
+async def test_odd_schemas_make_prompts_too(connect, schema):
     await in_database(make_workflow)(name="report", offered_as_prompt=True, input_schema=schema)
     async with connect() as client:
         (prompt,) = (await client.list_prompts()).prompts

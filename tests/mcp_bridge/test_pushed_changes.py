@@ -57,7 +57,7 @@ async def save(workflow: Workflow, **fields: Any) -> None:
     await in_database(workflow.save)()
 
 
-async def test_a_changed_list_is_told_without_asking(workflow: Workflow):
+async def test_a_changed_list_is_told_without_asking(workflow):
     """E8: each list of which it is true; the new one is served by then."""
     async with connected() as (client, told):
         assert "pay" in [tool.name for tool in (await client.list_tools()).tools]
@@ -68,7 +68,7 @@ async def test_a_changed_list_is_told_without_asking(workflow: Workflow):
         assert "pay" not in [tool.name for tool in (await client.list_tools()).tools]
 
 
-async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(workflow: Workflow):
+async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(workflow):
     """Whoever cannot listen anew must not be left alone."""
     toolset = await in_database(make_toolset)("finance", picked=[workflow])
     async with connected(toolset="finance") as (client, told):
@@ -80,7 +80,7 @@ async def test_a_toolset_that_is_switched_off_and_on_is_told_both_times(workflow
             assert ("pay" in [tool.name for tool in (await client.list_tools()).tools]) is is_enabled
 
 
-async def test_a_resource_is_told_from_subscribing_to_unsubscribing(workflow: Workflow):
+async def test_a_resource_is_told_from_subscribing_to_unsubscribing(workflow):
     """Twice is once; afterwards only the lists are told."""
     address = "workflow://metadata/pay"
     async with connected() as (client, told):
@@ -97,7 +97,7 @@ async def test_a_resource_is_told_from_subscribing_to_unsubscribing(workflow: Wo
         assert await told.next() == PROMPTS
 
 
-async def test_an_execution_is_told_until_it_has_ended(workflow: Workflow):
+async def test_an_execution_is_told_until_it_has_ended(workflow):
     """A8.3: of the local user, who is the caller here."""
     mine = await in_database(make_execution)(
         workflow, state=State.RUNNING, caller=Access.of_local_user().caller.key
@@ -113,14 +113,14 @@ async def test_an_execution_is_told_until_it_has_ended(workflow: Workflow):
 
 
 @pytest.mark.parametrize("address", ["workflow://metadata/nothing", "execution://x", "https://example.org/"])
-async def test_what_is_not_there_cannot_be_subscribed_to(address: str):
+async def test_what_is_not_there_cannot_be_subscribed_to(address):
     async with connected() as (client, _):
         with pytest.raises(MCPError, match="no resource") as refused:
             await client.subscribe_resource(address)
     assert refused.value.code == -32002
 
 
-async def test_subscriptions_of_one_client_are_bounded(workflow: Workflow):
+async def test_subscriptions_of_one_client_are_bounded(workflow):
     """Each is a stream, of which a caller may have twenty; the lists take the first."""
     async with connected() as (client, _):
         await client.list_tools()
@@ -132,7 +132,7 @@ async def test_subscriptions_of_one_client_are_bounded(workflow: Workflow):
         await client.subscribe_resource("workflow://list")
 
 
-async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_ask_for(workflow: Workflow):
+async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_ask_for(workflow):
     """The present revision forbids it: only its own subscription brings news, and those of one list."""
     told = Told()
     async with (
@@ -147,7 +147,7 @@ async def test_a_client_without_the_handshake_hears_of_nothing_that_it_did_not_a
 
 
 @pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
-async def test_what_is_promised_over_stdio(mode: str, version: str):
+async def test_what_is_promised_over_stdio(mode, version):
     """In both eras a client learns of lists and resources here."""
     async with Client(over_pipes(), mode=mode) as client:
         assert client.protocol_version == version

@@ -23,7 +23,7 @@ from mcp_bridge.tokens import create_token
 from tests.engines.asking_server import NO_PAGES, TURNED
 from tests.executions.engines import until, wait_until
 from tests.factories import make_execution
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, start_task
 from tests.mcp_bridge.tasks_client import ask as ask_task
@@ -65,7 +65,7 @@ def connect_to(address: str, passed_on: str) -> None:
 
 
 @pytest.mark.usefixtures("airline")
-async def test_a_users_answer_to_a_form_reaches_the_tool(open_client: Connect, era: str) -> None:
+async def test_a_users_answer_to_a_form_reaches_the_tool(open_client, era):
     questions = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
@@ -93,7 +93,7 @@ async def roots(context: Any) -> ListRootsResult:
     return ListRootsResult(roots=[Root(uri="file:///srv/flights")])
 
 
-async def test_a_question_is_not_asked_again_while_its_answer_is_on_its_way() -> None:
+async def test_a_question_is_not_asked_again_while_its_answer_is_on_its_way():
     """The record may be looked at once more before the start takes the answer."""
     execution = await in_database(make_execution)(state="starting", lease_holder="us")
     asker = Asker(asyncio.Event())
@@ -109,7 +109,7 @@ async def test_a_question_is_not_asked_again_while_its_answer_is_on_its_way() ->
 
 
 @pytest.mark.usefixtures("airline")
-async def test_a_page_to_visit_and_a_refusal_are_passed_on(connect: Connect, era: str) -> None:
+async def test_a_page_to_visit_and_a_refusal_are_passed_on(connect, era):
     pages = []
 
     async def decline(context: Any, params: Any) -> ElicitResult:
@@ -123,7 +123,7 @@ async def test_a_page_to_visit_and_a_refusal_are_passed_on(connect: Connect, era
 
 
 @pytest.mark.usefixtures("airline")
-async def test_a_user_reads_what_a_tool_hides_in_its_question(connect: Connect, era: str) -> None:
+async def test_a_user_reads_what_a_tool_hides_in_its_question(connect, era):
     """What the answer has to repeat stays as it is."""
     questions = []
 
@@ -142,7 +142,7 @@ async def test_a_user_reads_what_a_tool_hides_in_its_question(connect: Connect, 
 
 
 @pytest.mark.usefixtures("airline")
-async def test_no_user_is_led_to_an_address_that_is_no_page_on_the_web(connect: Connect, era: str) -> None:
+async def test_no_user_is_led_to_an_address_that_is_no_page_on_the_web(connect, era):
     async def refuse(context: Any, params: Any) -> ElicitResult:
         raise AssertionError(params)
 
@@ -152,9 +152,7 @@ async def test_no_user_is_led_to_an_address_that_is_no_page_on_the_web(connect: 
 
 
 @pytest.mark.parametrize("passed_on", ["all", "elicitation"])
-async def test_folders_are_asked_for_only_where_the_source_says_so(
-    passed_on: str, connect: Connect, asking_server: str, era: str
-) -> None:
+async def test_folders_are_asked_for_only_where_the_source_says_so(passed_on, connect, asking_server, era):
     await in_database(connect_to)(asking_server, passed_on)
     async with connect(mode=era, list_roots_callback=roots) as client:
         result = await client.call_tool("look_around", {})
@@ -163,9 +161,7 @@ async def test_folders_are_asked_for_only_where_the_source_says_so(
 
 
 @pytest.mark.usefixtures("airline")
-async def test_of_a_client_without_elicitation_no_user_is_asked(
-    connect: Connect, era: str, upstream_era: str
-) -> None:
+async def test_of_a_client_without_elicitation_no_user_is_asked(connect, era, upstream_era):
     async with connect(mode=era) as client:
         result = await client.call_tool("book", {})
     if upstream_era == "2025":
@@ -177,9 +173,7 @@ async def test_of_a_client_without_elicitation_no_user_is_asked(
 
 
 @pytest.mark.usefixtures("airline")
-async def test_prompts_and_resources_that_ask_get_the_users_answer(
-    open_client: Connect, upstream_era: str
-) -> None:
+async def test_prompts_and_resources_that_ask_get_the_users_answer(open_client, upstream_era):
     """Only without a handshake on either side: each answer is then a request of its own."""
     questions = []
 
@@ -200,9 +194,7 @@ async def test_prompts_and_resources_that_ask_get_the_users_answer(
 
 
 @pytest.mark.usefixtures("airline")
-async def test_a_prompt_that_asks_is_refused_to_a_client_that_cannot_answer(
-    connect: Connect, era: str, upstream_era: str
-) -> None:
+async def test_a_prompt_that_asks_is_refused_to_a_client_that_cannot_answer(connect, era, upstream_era):
     async with connect(mode=era) as client:
         if upstream_era == "2025":
             assert "cancel" in (await client.get_prompt("plan_a_trip")).messages[0].content.text
@@ -212,9 +204,7 @@ async def test_a_prompt_that_asks_is_refused_to_a_client_that_cannot_answer(
 
 
 @pytest.mark.usefixtures("airline")
-def test_the_state_of_a_prompt_that_asks_is_sealed_and_its_callers_own(
-    mcp_server: McpServer, token: str, upstream_era: str
-) -> None:
+def test_the_state_of_a_prompt_that_asks_is_sealed_and_its_callers_own(mcp_server, token, upstream_era):
     def get(as_token: str, **more: Any) -> dict[str, Any]:
         capabilities = {"elicitation": {"form": {}}}
         body, headers = modern("prompts/get", capabilities=capabilities, name="plan_a_trip", **more)
@@ -235,7 +225,7 @@ def test_the_state_of_a_prompt_that_asks_is_sealed_and_its_callers_own(
 
 
 @pytest.mark.usefixtures("airline")
-async def test_a_task_asks_for_input_and_takes_it(connect: Connect) -> None:
+async def test_a_task_asks_for_input_and_takes_it(connect):
     extension = TasksExtension()
     async with connect(extensions=[extension], elicitation_callback=seat) as client:
         created = await start_task(client.session, "book", {})
@@ -257,7 +247,7 @@ async def task_once(session: Any, task_id: str, status: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("airline")
-async def test_an_answer_after_the_handle_is_taken_all_the_same(connect: Connect) -> None:
+async def test_an_answer_after_the_handle_is_taken_all_the_same(connect):
     """The user thinks for longer than the call waits; only a handshake leaves a question open."""
     await in_database(override_book)(inline_wait_seconds=1)
     thought = anyio.Event()
@@ -277,7 +267,7 @@ async def test_an_answer_after_the_handle_is_taken_all_the_same(connect: Connect
 
 
 @pytest.mark.usefixtures("airline")
-async def test_what_depends_on_answers_answers_no_other_call(connect: Connect) -> None:
+async def test_what_depends_on_answers_answers_no_other_call(connect):
     await in_database(override_book)(cache_seconds=600)
     async with connect(elicitation_callback=seat) as client:
         for _ in range(2):
@@ -292,7 +282,7 @@ def override_book(**settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("airline")
-async def test_answers_reach_the_call_that_they_were_asked_for(connect: Connect, era: str) -> None:
+async def test_answers_reach_the_call_that_they_were_asked_for(connect, era):
     results: dict[str, str] = {}
 
     async def book(place: str) -> None:
@@ -311,7 +301,7 @@ async def test_answers_reach_the_call_that_they_were_asked_for(connect: Connect,
 
 
 @pytest.mark.usefixtures("airline")
-async def test_nobody_else_can_answer(connect: Connect, mcp_server: McpServer, token: str) -> None:
+async def test_nobody_else_can_answer(connect, mcp_server, token):
     other = await in_database(lambda: create_token(name="other")[1])()
     asked = await in_database(call_by_hand)(mcp_server, token, "book")
     answers = {key: {"action": "accept", "content": {"seat": "9Z"}} for key in asked["inputRequests"]}
@@ -324,9 +314,7 @@ async def test_nobody_else_can_answer(connect: Connect, mcp_server: McpServer, t
 
 
 @pytest.mark.usefixtures("airline")
-async def test_an_answer_that_another_process_took_is_found_within_a_second(
-    mcp_server: McpServer, token: str
-) -> None:
+async def test_an_answer_that_another_process_took_is_found_within_a_second(mcp_server, token):
     asked = await in_database(call_by_hand)(mcp_server, token, "book")
     await in_database(answer_silently)(id_of(asked))
     await until(lambda: Execution.objects.get().state == "completed", "the tool has its answer")
@@ -344,7 +332,7 @@ def answer_silently(execution_id: str) -> None:
 
 @pytest.mark.usefixtures("airline")
 @pytest.mark.parametrize("ends", ["cancelled", "timed_out"])
-async def test_a_question_ends_with_its_run(ends: str, mcp_server: McpServer, token: str) -> None:
+async def test_a_question_ends_with_its_run(ends, mcp_server, token):
     if ends == "timed_out":
         await in_database(override_book)(timeout_seconds=2)
     asked = await in_database(call_by_hand)(mcp_server, token, "book")

@@ -19,7 +19,6 @@ from executions.models import Execution
 from tests.e2e.clients.workflows import WORKFLOWS
 from tests.e2e.simplified_engine import Engine
 from tests.factories import make_source
-from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.serving import serving
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -38,9 +37,7 @@ def _catalogue() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_catalogue")
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_heavy_framework_lists_tools_that_it_can_take_and_calls_each(
-    mcp_server: McpServer, token: str, client: str
-) -> None:
+def test_a_heavy_framework_lists_tools_that_it_can_take_and_calls_each(mcp_server, token, client):
     """A2.1, A2.2: null for what the schema does not require, and cannot be null, is as good as nothing."""
     for line in (RECORDED / f"{client}.jsonl").read_text(encoding="utf-8").splitlines():
         sent = json.loads(line)

@@ -44,7 +44,7 @@ async def change(execution: Execution, **fields: Any) -> None:
 
 
 async def test_an_execution_is_told_until_it_has_ended_and_its_result_once_it_is_there(
-    mcp_server: McpServer, token: str, running: Execution
+    mcp_server, token, running
 ):
     """A8.3: at first as it is, so that nothing is lost between the last reading and the subscription."""
     state, result = f"execution://{running.pk}", f"execution://{running.pk}/result"
@@ -58,9 +58,7 @@ async def test_an_execution_is_told_until_it_has_ended_and_its_result_once_it_is
         assert await stream.ends()
 
 
-async def test_a_resource_is_told_by_the_address_that_was_asked_for(
-    mcp_server: McpServer, token: str, running: Execution
-):
+async def test_a_resource_is_told_by_the_address_that_was_asked_for(mcp_server, token, running):
     """Clients compare it."""
     asked = [f"EXECUTION://{str(running.pk).upper()}", f"execution://{running.pk}"]
     async with listening(mcp_server, token, resourceSubscriptions=[*asked, asked[0]]) as stream:
@@ -70,7 +68,7 @@ async def test_a_resource_is_told_by_the_address_that_was_asked_for(
 
 @pytest.mark.parametrize("address", [LIST, f"{LIST}?tags=money", "workflow://metadata/pay"])
 async def test_a_resource_of_the_catalogue_is_told_when_what_it_shows_has_changed(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator, address: str
+    mcp_server, token, workflow, curator, address
 ):
     async with listening(mcp_server, token, resourceSubscriptions=[address]) as stream:
         assert await stream.honoured() == {"resourceSubscriptions": [address]}
@@ -81,9 +79,7 @@ async def test_a_resource_of_the_catalogue_is_told_when_what_it_shows_has_change
         assert await stream.news() == address
 
 
-async def test_a_resource_that_shows_nothing_of_a_change_is_not_told(
-    mcp_server: McpServer, token: str, workflow: Workflow, curator: Curator
-):
+async def test_a_resource_that_shows_nothing_of_a_change_is_not_told(mcp_server, token, workflow, curator):
     """Neither the schema nor a list, which has names only, knows of the description."""
     described, schema_of_pay = "workflow://metadata/pay", "workflow://schema/pay"
     addresses = [schema_of_pay, f"{LIST}?tags=money", LIST, described]
@@ -98,9 +94,7 @@ async def test_a_resource_that_shows_nothing_of_a_change_is_not_told(
         assert {await stream.news(), await stream.news()} == {schema_of_pay, described}
 
 
-async def test_everything_can_be_listened_for_in_one_stream(
-    mcp_server: McpServer, token: str, running: Execution, curator: Curator
-):
+async def test_everything_can_be_listened_for_in_one_stream(mcp_server, token, running, curator):
     wanted: dict[str, Any] = {
         "toolsListChanged": True,
         "resourcesListChanged": True,
@@ -133,9 +127,7 @@ UNKNOWN = [
 ]
 
 
-async def test_what_is_unknown_foreign_or_not_of_the_toolset_is_not_honoured(
-    mcp_server: McpServer, token: str, running: Execution
-):
+async def test_what_is_unknown_foreign_or_not_of_the_toolset_is_not_honoured(mcp_server, token, running):
     """They are left out alike, so that nobody learns what others have."""
     foreign = await in_database(lambda: make_execution(running.workflow, caller="token:0"))()
     other = await in_database(make_workflow)(name="other")
@@ -148,7 +140,7 @@ async def test_what_is_unknown_foreign_or_not_of_the_toolset_is_not_honoured(
         assert await stream.ends()
 
 
-async def test_the_scopes_decide_which_resources_are_honoured(mcp_server: McpServer, workflow: Workflow):
+async def test_the_scopes_decide_which_resources_are_honoured(mcp_server, workflow):
     """Whoever may only run has executions and no catalogue."""
     runner = (await in_database(create_token)(name="agent", scopes=[Scope.RUN]))[1]
     mine = await in_database(lambda: owned(workflow, state=State.RUNNING))()
@@ -159,7 +151,7 @@ async def test_the_scopes_decide_which_resources_are_honoured(mcp_server: McpSer
 
 
 @pytest.mark.parametrize("addresses", ["all", [1], {"a": 1}, [LIST] * (notifications.MOST_RESOURCES + 1)])
-def test_malformed_and_too_many_addresses_are_refused(mcp_server: McpServer, token: str, addresses: Any):
+def test_malformed_and_too_many_addresses_are_refused(mcp_server, token, addresses):
     wanted = {"resourceSubscriptions": addresses}
     answer = send(mcp_server, token, "subscriptions/listen", notifications=wanted)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32602)

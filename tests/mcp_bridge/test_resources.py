@@ -20,7 +20,6 @@ from mcp_bridge.resources import Reading, find_kind
 from mcp_bridge.tokens import Access, create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import modern, owned, send
 
@@ -51,9 +50,7 @@ async def read(client: Client, uri: str) -> Any:
     return json.loads(content.text)
 
 
-async def test_a_workflow_is_read_by_a_former_name_while_that_works(
-    connect: Connect, workflows: list[Workflow], era: str
-):
+async def test_a_workflow_is_read_by_a_former_name_while_that_works(connect, workflows, era):
     """By the rule of tools/call; the document has the present name."""
     later = (timezone.now() + timedelta(days=1)).isoformat()
     ended = (timezone.now() - timedelta(days=1)).isoformat()
@@ -73,9 +70,7 @@ async def refusal(client: Client, uri: str) -> MCPError:
     return refused.value
 
 
-async def test_the_picker_shows_the_list_and_then_each_workflow(
-    connect: Connect, workflows: list[Workflow], era: str
-):
+async def test_the_picker_shows_the_list_and_then_each_workflow(connect, workflows, era):
     """D8: with what a person chooses by; disabled workflows are not there."""
     await in_database(make_workflow)(name="hidden", enabled=False)
     await in_database(Workflow.objects.filter(name="balance").update)(
@@ -99,9 +94,7 @@ async def test_the_picker_shows_the_list_and_then_each_workflow(
     assert (balance.description or "").startswith("Makes it. More of it.")
 
 
-async def test_the_picker_comes_in_pages(
-    connect: Connect, workflows: list[Workflow], era: str, settings: Any
-):
+async def test_the_picker_comes_in_pages(connect, workflows, era, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"page_size": 3}
     async with connect(mode=era) as client:
         first = await client.list_resources()
@@ -113,7 +106,7 @@ async def test_the_picker_comes_in_pages(
     assert second.next_cursor is None
 
 
-async def test_templates_tell_every_address(connect: Connect, era: str):
+async def test_templates_tell_every_address(connect, era):
     """D8, A8.1"""
     async with connect(mode=era) as client:
         templates = (await client.list_resource_templates()).resource_templates
@@ -128,9 +121,7 @@ async def test_templates_tell_every_address(connect: Connect, era: str):
     assert all(template.description and template.title for template in templates)
 
 
-async def test_the_list_has_names_only_and_what_each_is_for_is_read_one_by_one(
-    connect: Connect, workflows: list[Workflow], era: str
-):
+async def test_the_list_has_names_only_and_what_each_is_for_is_read_one_by_one(connect, workflows, era):
     """D1, D8: progressive disclosure."""
     async with connect(mode=era) as client:
         document = await read(client, "workflow://list")
@@ -143,7 +134,7 @@ async def test_the_list_has_names_only_and_what_each_is_for_is_read_one_by_one(
     assert balance["input_summary"] == "draft (boolean, optional), year (integer, required)"
 
 
-async def test_the_list_names_the_engines_that_cannot_be_reached(connect: Connect, workflows: list[Workflow]):
+async def test_the_list_names_the_engines_that_cannot_be_reached(connect, workflows):
     """A1.4"""
     failing = {"health_state": Source.HealthState.FAILING, "health_message": "no answer"}
     await in_database(Source.objects.filter(name="books").update)(**failing)
@@ -154,34 +145,32 @@ async def test_the_list_names_the_engines_that_cannot_be_reached(connect: Connec
     ]
 
 
-@pytest.mark.parametrize(
-    ("query", "names"),
-    [
-        ("tags=finance", ["balance", "cash.flow"]),
-        ("tags=finance,monthly%20report", ["balance"]),
-        ("tags=finance%2Cmonthly%20report", ["balance"]),
-        ("tags=%20finance%20,,", ["balance", "cash.flow"]),
-        ("tags=c++", ["holidays"]),
-        ("tags=c%2B%2B", ["holidays"]),
-        ("tags=finance,people", []),
-        ("tags=Finance", ["balance", "cash.flow"]),
-        ("tags=%FF", []),
-        ("tags=", ["balance", "cash.flow", "holidays"]),
-        ("", ["balance", "cash.flow", "holidays"]),
-    ],
-)
-async def test_tags_narrow_the_list_to_workflows_that_carry_all(
-    connect: Connect, workflows: list[Workflow], query: str, names: list[str]
-):
+TAGGED = [
+    ("tags=finance", ["balance", "cash.flow"]),
+    ("tags=finance,monthly%20report", ["balance"]),
+    ("tags=finance%2Cmonthly%20report", ["balance"]),
+    ("tags=%20finance%20,,", ["balance", "cash.flow"]),
+    ("tags=c++", ["holidays"]),
+    ("tags=c%2B%2B", ["holidays"]),
+    ("tags=finance,people", []),
+    ("tags=Finance", ["balance", "cash.flow"]),
+    ("tags=%FF", []),
+    ("tags=", ["balance", "cash.flow", "holidays"]),
+    ("", ["balance", "cash.flow", "holidays"]),
+]
+
+
+async def test_tags_narrow_the_list_to_workflows_that_carry_all(connect, workflows, subtests):
     """D3, D8: whether the comma is encoded or not, since clients fill templates in either way."""
     async with connect() as client:
-        document = await read(client, f"workflow://list?{query}")
-    assert document["workflows"] == names
-    assert document["total"] == len(names)
-    assert bool(document.get("hint")) == (not names)
+        for query, names in TAGGED:
+            with subtests.test(query):
+                document = await read(client, f"workflow://list?{query}")
+                assert (document["workflows"], document["total"]) == (names, len(names))
+                assert bool(document.get("hint")) == (not names)
 
 
-async def test_metadata_and_schema_of_one_workflow(connect: Connect, workflows: list[Workflow], era: str):
+async def test_metadata_and_schema_of_one_workflow(connect, workflows, era):
     """D8"""
     async with connect(mode=era) as client:
         metadata = await read(client, "workflow://metadata/balance")
@@ -194,15 +183,7 @@ async def test_metadata_and_schema_of_one_workflow(connect: Connect, workflows: 
     assert dotted["name"] == "cash.flow"
 
 
-async def test_over_stdio_the_same_is_read(open_client: Connect, workflows: list[Workflow], era: str):
-    """E8"""
-    async with open_client(mode=era) as client:
-        assert len((await client.list_resources()).resources) == 4
-        assert (await read(client, "workflow://schema/balance"))["input_schema"] == SCHEMA
-        assert (await refusal(client, "workflow://schema/nothing")).code == NOT_FOUND[era]
-
-
-async def test_a_running_execution_is_read_anew_each_time(connect: Connect, era: str):
+async def test_a_running_execution_is_read_anew_each_time(connect, era):
     """A8.1 to A8.3: no client keeps what is about to change."""
     execution = await in_database(lambda: owned(make_workflow(name="report"), state=State.RUNNING))()
     async with connect(mode=era) as client:
@@ -218,7 +199,7 @@ async def test_a_running_execution_is_read_anew_each_time(connect: Connect, era:
     assert f"execution://{execution.pk} shows" in refused.message
 
 
-async def test_a_completed_execution_holds_its_output(connect: Connect, era: str):
+async def test_a_completed_execution_holds_its_output(connect, era):
     """A8.4: in its description, and as a resource of its own."""
     execution = await in_database(lambda: owned(make_workflow()))()
     async with connect(mode=era) as client:
@@ -228,7 +209,7 @@ async def test_a_completed_execution_holds_its_output(connect: Connect, era: str
     assert result == {"answer": 42}
 
 
-async def test_a_text_is_read_as_it_is(connect: Connect):
+async def test_a_text_is_read_as_it_is(connect):
     text = "Straße\n☃ \U0001f600"
     execution = await in_database(lambda: owned(make_workflow(), payload={"output": text}))()
     async with connect() as client:
@@ -237,14 +218,14 @@ async def test_a_text_is_read_as_it_is(connect: Connect):
 
 
 @pytest.mark.parametrize("output", [None, 0, False, "", [], [None]])
-async def test_outputs_that_are_nearly_nothing_are_results_too(connect: Connect, output: Any):
+async def test_outputs_that_are_nearly_nothing_are_results_too(connect, output):
     execution = await in_database(lambda: owned(make_workflow(), payload={"output": output}))()
     async with connect() as client:
         (content,) = (await client.read_resource(f"execution://{execution.pk}/result")).contents
     assert content.text == (output if isinstance(output, str) else json.dumps(output))
 
 
-async def test_the_result_of_a_failed_run_says_that_there_is_none(connect: Connect, era: str):
+async def test_the_result_of_a_failed_run_says_that_there_is_none(connect, era):
     execution = await in_database(
         lambda: owned(make_workflow(name="report"), state=State.FAILED, error="No paper.")
     )()
@@ -255,7 +236,7 @@ async def test_the_result_of_a_failed_run_says_that_there_is_none(connect: Conne
     assert "report failed, so it has no result" in refused.message
 
 
-async def test_a_large_result_is_read_part_by_part(connect: Connect, era: str, settings: Any):
+async def test_a_large_result_is_read_part_by_part(connect, era, settings):
     """Each part tells the address of the next, to programs and in words; together they are the output."""
     settings.CATALOGUE = settings.CATALOGUE | {"inline_result_characters": 1000}
     output = {"rows": [f"Zeile {number} ☃" for number in range(200)]}
@@ -279,7 +260,7 @@ async def test_a_large_result_is_read_part_by_part(connect: Connect, era: str, s
     assert f"the output has {total:,} characters" in refused.message
 
 
-async def test_an_offset_that_is_no_number_is_refused(connect: Connect, subtests: pytest.Subtests):
+async def test_an_offset_that_is_no_number_is_refused(connect, subtests):
     execution = await in_database(lambda: owned(make_workflow()))()
     async with connect() as client:
         for offset in ("-1", "1.5", "x", "٣", "9" * 300, "1e3", "0x10"):
@@ -288,9 +269,7 @@ async def test_an_offset_that_is_no_number_is_refused(connect: Connect, subtests
                 assert "offset must be an integer" in refused.message
 
 
-async def test_only_its_own_executions_are_there_for_a_caller_and_all_for_an_administrator(
-    connect: Connect, era: str
-):
+async def test_only_its_own_executions_are_there_for_a_caller_and_all_for_an_administrator(connect, era):
     """Foreign ones and unknown ones are not told apart."""
     execution = await in_database(lambda: make_execution(make_workflow(), caller="token:0"))()
     admin = (await in_database(create_token)(name="root", scopes=[Scope.READ, Scope.ADMIN]))[1]
@@ -305,7 +284,7 @@ async def test_only_its_own_executions_are_there_for_a_caller_and_all_for_an_adm
         assert await read(client, f"execution://{execution.pk}/result") == {"answer": 42}
 
 
-async def test_an_execution_has_one_address(connect: Connect):
+async def test_an_execution_has_one_address(connect):
     """Other spellings of its id are none; capitals make no difference, some clients normalise them."""
     key = (await in_database(lambda: owned(make_workflow()))()).pk
     async with connect() as client:
@@ -342,9 +321,7 @@ NOT_THERE = [
 ]
 
 
-async def test_what_is_not_there_is_refused_with_what_there_is(
-    connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
-):
+async def test_what_is_not_there_is_refused_with_what_there_is(connect, workflows, era, subtests):
     """By the code of each era (-32602 since SEP-2164), with the address, never with an empty result."""
     hints = ("workflow://list", "Unknown execution", "have at most 2,000", "{name}")
     async with connect(mode=era) as client:
@@ -357,13 +334,13 @@ async def test_what_is_not_there_is_refused_with_what_there_is(
                 assert len(refused.message) < 500
 
 
-async def test_the_scheme_may_be_in_capitals(connect: Connect, workflows: list[Workflow]):
+async def test_the_scheme_may_be_in_capitals(connect, workflows):
     """RFC 3986 makes no difference there."""
     async with connect() as client:
         assert (await read(client, "WORKFLOW://schema/balance"))["name"] == "balance"
 
 
-async def test_a_token_without_the_read_scope_sees_its_executions_only(connect: Connect, era: str):
+async def test_a_token_without_the_read_scope_sees_its_executions_only(connect, era):
     """Whoever may run can read what its own runs gave, but not the catalogue."""
     runner = (await in_database(create_token)(name="runner", scopes=[Scope.RUN]))[1]
     admin = (await in_database(create_token)(name="root", scopes=[Scope.ADMIN]))[1]
@@ -380,7 +357,7 @@ async def test_a_token_without_the_read_scope_sees_its_executions_only(connect: 
         assert (await refusal(client, f"execution://{uuid.uuid4()}")).code == NOT_FOUND[era]
 
 
-async def test_a_token_of_a_toolset_sees_nothing_else(connect: Connect, workflows: list[Workflow], era: str):
+async def test_a_token_of_a_toolset_sees_nothing_else(connect, workflows, era):
     def make_bound_token() -> str:
         toolset = Toolset.objects.create(slug="people", title="People")
         toolset.picked.add(workflows[2])
@@ -396,9 +373,7 @@ async def test_a_token_of_a_toolset_sees_nothing_else(connect: Connect, workflow
     assert refused.code == NOT_FOUND[era]
 
 
-async def test_clients_may_keep_what_they_read_for_themselves_only(
-    mcp_server: McpServer, token: str, workflows: list[Workflow], settings: Any
-):
+async def test_clients_may_keep_what_they_read_for_themselves_only(mcp_server, token, workflows, settings):
     """2026-07-28 demands it of every such result."""
     settings.CATALOGUE = settings.CATALOGUE | {"list_ttl": 12.5}
     wanted: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -438,9 +413,7 @@ def test_the_number_of_queries_does_not_grow_with_the_catalogue():
     assert count_queries() == few
 
 
-async def test_both_eras_hear_of_resources_prompts_and_completion(
-    mcp_server: McpServer, token: str, connect: Connect
-):
+async def test_both_eras_hear_of_resources_prompts_and_completion(mcp_server, token, connect):
     discovered = await in_thread(lambda: send(mcp_server, token, "server/discover"))
     async with connect(mode="legacy") as client:
         shaken_hands = client.server_capabilities.model_dump(exclude_none=True)

@@ -12,7 +12,6 @@ from catalogue.models import Workflow
 from catalogue.schemas import check_input_schema
 from tests import plain_http
 from tests.factories import make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.schema_catalogue import NASTY_SCHEMAS
 
@@ -57,9 +56,7 @@ def assert_readable(schema: dict[str, Any]) -> None:
     validator_for(schema).check_schema(schema)
 
 
-async def test_every_tool_of_a_list_can_be_read_by_clients_that_want_objects(
-    connect: Connect, workflows: dict[str, Workflow], era: str
-):
+async def test_every_tool_of_a_list_can_be_read_by_clients_that_want_objects(connect, workflows, era):
     """A2.1: one that cannot costs some clients the whole list."""
     async with connect(mode=era) as client:
         tools = (await client.list_tools()).tools
@@ -79,9 +76,7 @@ async def test_every_tool_of_a_list_can_be_read_by_clients_that_want_objects(
     assert shown["booleans_everywhere"].output_schema == shown["booleans_everywhere"].input_schema
 
 
-async def test_members_that_only_alternatives_name_are_named_at_the_root(
-    connect: Connect, workflows: dict[str, Workflow], settings: Any
-):
+async def test_members_that_only_alternatives_name_are_named_at_the_root(connect, workflows, settings):
     """CrewAI and others let a call name nothing else."""
     settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
     async with connect() as client:
@@ -101,9 +96,7 @@ async def test_members_that_only_alternatives_name_are_named_at_the_root(
     assert "Invalid arguments" not in result.content[0].text
 
 
-async def test_patterns_with_look_arounds_are_said_in_words_and_checked(
-    connect: Connect, workflows: dict[str, Workflow]
-):
+async def test_patterns_with_look_arounds_are_said_in_words_and_checked(connect, workflows):
     """A2.5: clients whose validator is written in Rust refuse the whole list for one."""
     async with connect() as client:
         shown = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
@@ -124,7 +117,7 @@ async def test_patterns_with_look_arounds_are_said_in_words_and_checked(
 
 
 async def test_details_and_resources_and_rest_show_the_schema_that_the_list_has(
-    connect: Connect, workflows: dict[str, Workflow], mcp_server: McpServer, token: str
+    connect, workflows, mcp_server, token
 ):
     """A3.1"""
     async with connect() as client:
@@ -155,9 +148,7 @@ def large() -> Workflow:
     return workflow
 
 
-async def test_agents_open_the_parts_of_a_large_schema_on_demand(
-    connect: Connect, large: Workflow, mcp_server: McpServer, token: str
-):
+async def test_agents_open_the_parts_of_a_large_schema_on_demand(connect, large, mcp_server, token):
     """D7: also in a compact toolset; REST has the whole one."""
     shown: dict[str, list[Any]] = {}
     for toolset in ("", "few"):
@@ -193,9 +184,7 @@ def _get(url: str, headers: dict[str, str]) -> dict[str, Any]:
     return document
 
 
-async def test_arguments_are_checked_with_the_engines_own_schema(
-    connect: Connect, workflows: dict[str, Workflow]
-):
+async def test_arguments_are_checked_with_the_engines_own_schema(connect, workflows):
     """A2.5"""
     async with connect() as client:
         never = await client.call_tool("false", {"never": 1})

@@ -25,7 +25,6 @@ from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, server
 from tests.engines.library_server import ICON, LARGE, PNG
 from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PROMPTS, RESOURCES, listening
 from tests.processes import _wait_until_it_answers, guarded
@@ -82,7 +81,7 @@ async def names(client: Client) -> list[str]:
 
 
 @pytest.mark.usefixtures("library")
-async def test_nothing_of_a_server_is_served_before_a_curator_enables_it(connect: Connect, era: str) -> None:
+async def test_nothing_of_a_server_is_served_before_a_curator_enables_it(connect, era):
     async with connect(mode=era) as client:
         assert await names(client) == []
         for refused in (
@@ -96,7 +95,7 @@ async def test_nothing_of_a_server_is_served_before_a_curator_enables_it(connect
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_an_enabled_prompt_is_listed_and_rendered_by_its_server(open_client: Connect, era: str) -> None:
+async def test_an_enabled_prompt_is_listed_and_rendered_by_its_server(open_client, era):
     async with open_client(mode=era) as client:
         prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         result = await client.get_prompt("summarise", {"book": "Emma", "style": "long"})
@@ -108,7 +107,7 @@ async def test_an_enabled_prompt_is_listed_and_rendered_by_its_server(open_clien
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_enabled_resources_are_listed_and_read(open_client: Connect, era: str) -> None:
+async def test_enabled_resources_are_listed_and_read(open_client, era):
     async with open_client(mode=era) as client:
         resources = {one.uri: one for one in (await client.list_resources()).resources}
         templates = (await client.list_resource_templates()).resource_templates
@@ -130,9 +129,7 @@ async def test_enabled_resources_are_listed_and_read(open_client: Connect, era: 
     assert (template.title, template.description) == ("A book", "One book by its number.")
 
 
-async def test_icons_and_sizes_are_listed_as_the_server_lists_them(
-    connect: Connect, exposed: Source, era: str
-) -> None:
+async def test_icons_and_sizes_are_listed_as_the_server_lists_them(connect, exposed, era):
     def measure() -> None:
         rules = exposed.features.get(upstream_id="library://rules")
         ServerFeature.objects.filter(pk=rules.pk).update(definition=rules.definition | {"size": 12})
@@ -150,9 +147,7 @@ async def test_icons_and_sizes_are_listed_as_the_server_lists_them(
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_a_server_completes_the_arguments_of_its_prompts_and_templates(
-    connect: Connect, era: str
-) -> None:
+async def test_a_server_completes_the_arguments_of_its_prompts_and_templates(connect, era):
     prompt, template = PromptReference(name="summarise"), ResourceTemplateReference(uri=TEMPLATE)
     async with connect(mode=era) as client:
         style = await client.complete(prompt, {"name": "style", "value": "l"})
@@ -168,7 +163,7 @@ async def test_a_server_completes_the_arguments_of_its_prompts_and_templates(
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_a_servers_refusal_says_whose_it_is(connect: Connect, era: str) -> None:
+async def test_a_servers_refusal_says_whose_it_is(connect, era):
     async with connect(mode=era) as client:
         with pytest.raises(MCPError, match="library: The server refused prompts/get"):
             await client.get_prompt("burn")
@@ -180,32 +175,30 @@ async def test_a_servers_refusal_says_whose_it_is(connect: Connect, era: str) ->
     assert wrong.value.code == -32602
 
 
+BEYOND = [
+    "library://books/..%2Frules",
+    "library://books/%2e%2e",
+    "library://books/1/2",
+    "library://books/1?x=2",
+    "library://books/1#x",
+    "library://books/%00",
+    "library://Rules",
+    "library:rules",
+    "http://169.254.169.254/latest",
+    "file:///etc/passwd",
+    "upstream://library/library://rules",
+]
+
+
 @pytest.mark.usefixtures("exposed")
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "library://books/..%2Frules",
-        "library://books/%2e%2e",
-        "library://books/1/2",
-        "library://books/1?x=2",
-        "library://books/1#x",
-        "library://books/%00",
-        "library://Rules",
-        "library:rules",
-        "http://169.254.169.254/latest",
-        "file:///etc/passwd",
-        "upstream://library/library://rules",
-    ],
-)
-async def test_an_address_beyond_what_is_exposed_never_reaches_the_server(connect: Connect, uri: str) -> None:
+async def test_an_address_beyond_what_is_exposed_never_reaches_the_server(connect, subtests):
     async with connect() as client:
-        with pytest.raises(MCPError, match="Unknown resource"):
-            await client.read_resource(uri)
+        for uri in BEYOND:
+            with subtests.test(uri), pytest.raises(MCPError, match="Unknown resource"):
+                await client.read_resource(uri)
 
 
-async def test_two_servers_with_the_same_names_are_told_apart(
-    connect: Connect, exposed: Source, library_server: str, era: str
-) -> None:
+async def test_two_servers_with_the_same_names_are_told_apart(connect, exposed, library_server, era):
     await in_database(lambda: expose(connect_source("annex", library_server)))()
     async with connect(mode=era) as client:
         seen = await names(client)
@@ -222,8 +215,8 @@ async def test_two_servers_with_the_same_names_are_told_apart(
 
 
 async def test_a_server_cannot_answer_at_an_address_of_anothers_template(
-    connect: Connect, exposed: Source, library_server: str, era: str
-) -> None:
+    connect, exposed, library_server, era
+):
     """H9: whatever it is served as."""
 
     def take_over() -> None:
@@ -238,9 +231,7 @@ async def test_a_server_cannot_answer_at_an_address_of_anothers_template(
     assert (book.uri, book.text) == ("library://books/1", "Moby-Dick")
 
 
-async def test_who_may_not_call_tools_sees_no_prompts_and_resources(
-    connect: Connect, exposed: Source, era: str
-) -> None:
+async def test_who_may_not_call_tools_sees_no_prompts_and_resources(connect, exposed, era):
     reader = await in_database(lambda: create_token(name="reader", scopes=[Scope.READ])[1])()
     async with connect(mode=era, as_token=reader) as client:
         assert await names(client) == []
@@ -249,9 +240,7 @@ async def test_who_may_not_call_tools_sees_no_prompts_and_resources(
                 await refused
 
 
-async def test_a_toolset_has_what_comes_from_the_sources_of_its_tools(
-    connect: Connect, exposed: Source, era: str
-) -> None:
+async def test_a_toolset_has_what_comes_from_the_sources_of_its_tools(connect, exposed, era):
     lend = await in_database(Workflow.objects.get)(name="lend")
     other = await in_database(make_workflow)(name="other")
     await in_database(make_toolset)("lending", picked=[lend])
@@ -265,7 +254,7 @@ async def test_a_toolset_has_what_comes_from_the_sources_of_its_tools(
             await client.read_resource("library://rules")
 
 
-async def test_a_server_that_is_down_costs_its_own_reads_alone(connect: Connect, era: str) -> None:
+async def test_a_server_that_is_down_costs_its_own_reads_alone(connect, era):
     """The lists are the catalogue's."""
     config = {"url": f"{NOWHERE}/mcp"}
     source = await in_database(Source.objects.create)(name="gone", kind="mcp", config=config)
@@ -280,9 +269,7 @@ async def test_a_server_that_is_down_costs_its_own_reads_alone(connect: Connect,
         assert (await client.read_resource("workflow://list")).contents
 
 
-async def test_an_answer_that_is_too_large_is_refused_with_the_limit(
-    connect: Connect, library_server: str
-) -> None:
+async def test_an_answer_that_is_too_large_is_refused_with_the_limit(connect, library_server):
     def connect_limited() -> None:
         expose(connect_source("library", library_server, max_response_bytes=100_000))
 
@@ -293,7 +280,7 @@ async def test_an_answer_that_is_too_large_is_refused_with_the_limit(
         assert (await client.read_resource("library://rules")).contents[0].text == "No shouting."
 
 
-async def test_a_prompt_of_a_workflow_has_its_name_to_itself(connect: Connect, exposed: Source) -> None:
+async def test_a_prompt_of_a_workflow_has_its_name_to_itself(connect, exposed):
     await in_database(make_workflow)(name="summarise", offered_as_prompt=True)
     async with connect() as client:
         shown = [prompt.name for prompt in (await client.list_prompts()).prompts]
@@ -302,7 +289,7 @@ async def test_a_prompt_of_a_workflow_has_its_name_to_itself(connect: Connect, e
     assert text.startswith("Run the workflow")
 
 
-async def test_curators_words_and_names_are_what_clients_get(connect: Connect, exposed: Source) -> None:
+async def test_curators_words_and_names_are_what_clients_get(connect, exposed):
     def rename() -> None:
         prompt = ServerFeature.objects.get(upstream_id="summarise")
         prompt.served_as, prompt.title_override, prompt.description_override = "digest", "Digest", "Ours."
@@ -325,9 +312,7 @@ async def test_curators_words_and_names_are_what_clients_get(connect: Connect, e
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_a_curators_change_is_told_for_the_list_that_it_concerns(
-    mcp_server: McpServer, token: str
-) -> None:
+async def test_a_curators_change_is_told_for_the_list_that_it_concerns(mcp_server, token):
     def disable(upstream_id: str) -> None:
         features = ServerFeature.objects.filter(upstream_id=upstream_id)
         switch_features(features, enabled=False, by=command("test"))
@@ -355,7 +340,7 @@ def many() -> Source:
 
 
 @pytest.mark.usefixtures("many")
-async def test_long_lists_come_in_pages(connect: Connect, era: str, settings: Any) -> None:
+async def test_long_lists_come_in_pages(connect, era, settings):
     settings.CATALOGUE = settings.CATALOGUE | {"page_size": 50}
     async with connect(mode=era) as client:
         prompts = [
@@ -388,7 +373,7 @@ async def pages(ask: Any, read: Any) -> AsyncIterator[str]:
     assert count > 2
 
 
-def test_any_number_is_loaded_in_as_many_queries_and_listed_with_none(many: Source) -> None:
+def test_any_number_is_loaded_in_as_many_queries_and_listed_with_none(many):
     def load() -> tuple[int, int]:
         forget_catalogue()
         with CaptureQueriesContext(connection) as loading:
@@ -405,7 +390,7 @@ def test_any_number_is_loaded_in_as_many_queries_and_listed_with_none(many: Sour
 
 
 @pytest.mark.usefixtures("exposed")
-async def test_reads_count_against_the_rates_of_calls(connect: Connect) -> None:
+async def test_reads_count_against_the_rates_of_calls(connect):
     limited = await in_database(
         lambda: create_token(name="limited", calls_per_minute=1, calls_at_once=2)[1]
     )()
@@ -440,7 +425,7 @@ KEY = "key-that-nobody-may-see-42"
         "brackets", "silence", "50 MB", "50 MB in an event", "our key in its words",
     ],
 )  # fmt: skip
-async def test_an_answer_that_cannot_be_used_is_an_error_in_words(connect: Connect, answer: Any) -> None:
+async def test_an_answer_that_cannot_be_used_is_an_error_in_words(connect, answer):
     with hostile(server(prompt=answer, resource=answer)) as engine:
         config = {
             "url": f"{engine.base_url}/mcp",

@@ -4,35 +4,16 @@ import json
 
 import pytest
 from mcp import Client, MCPError
-from pytest_django import Settings
 
-from catalogue.models import Source, Workflow
+from catalogue.models import Workflow
 from executions.models import Execution
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed
-from tests.factories import make_workflows
+from tests.executions.engines import completed
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
 
 
-async def test_a_long_list_comes_in_pages(settings: Settings, era: str):
-    """A2.1, E8: each tool once, in the order of the whole list."""
-    await in_database(make_workflows)(10)
-    names, cursor, pages = [], None, 0
-    whole_list = settings.CATALOGUE
-    settings.CATALOGUE = whole_list | {"page_size": 4}
-    async with Client(over_pipes(), mode=era) as client:
-        while cursor is not None or not pages:
-            page = await client.list_tools(cursor=cursor)
-            assert len(page.tools) <= 4
-            names, cursor, pages = [*names, *(tool.name for tool in page.tools)], page.next_cursor, pages + 1
-    settings.CATALOGUE = whole_list
-    async with Client(over_pipes(), mode=era) as client:
-        assert names == [tool.name for tool in (await client.list_tools()).tools]
-    assert len(names) == len(set(names)) > 10
-
-
-async def test_progress_is_told_while_a_call_waits(source: Source, era: str):
+async def test_progress_is_told_while_a_call_waits(source, era):
     """A7.3, E8"""
     seen: list[float] = []
 
@@ -45,7 +26,7 @@ async def test_progress_is_told_while_a_call_waits(source: Source, era: str):
     assert len(seen) > 1 and seen == sorted(set(seen))
 
 
-async def test_built_in_tools_work_as_over_http(source: Source, era: str):
+async def test_built_in_tools_work_as_over_http(source, era):
     """D7, A8.4, E8"""
     async with Client(over_pipes(), mode=era) as client:
         listed = await client.call_tool("list_workflows", {"query": "statistics of a text"})
@@ -61,7 +42,7 @@ async def test_built_in_tools_work_as_over_http(source: Source, era: str):
     assert status.structured_content["state"] == "completed"
 
 
-async def test_resources_and_prompts_are_there_as_over_http(source: Source, era: str):
+async def test_resources_and_prompts_are_there_as_over_http(source, era):
     """D8, E8"""
     await in_database(Workflow.objects.filter(name="text_statistics").update)(offered_as_prompt=True)
     async with Client(over_pipes(), mode=era) as client:
@@ -74,9 +55,7 @@ async def test_resources_and_prompts_are_there_as_over_http(source: Source, era:
     assert prompts == ["text_statistics"] and "Hello." in prompt.messages[0].content.text
 
 
-async def test_a_message_of_a_megabyte_comes_through(
-    wire_engine: WireEngine, long_workflow: Workflow, era: str
-):
+async def test_a_message_of_a_megabyte_comes_through(wire_engine, long_workflow, era):
     """E8: with every sort of line break, none of which may end the message."""
     text = "line\n\r\n\u2028\x85 🙂 " * 80_000
     wire_engine.on_status = replies(200, completed({"answer": text[:1000]}))

@@ -22,7 +22,7 @@ from connectors.testing.harness import eventually
 from executions.local_worker import SILENCE, note_worker
 from executions.models import Execution, WorkerPresence
 from tests.connectors.scripted import replies
-from tests.executions.engines import PATIENCE_SECONDS, Gate, WireEngine, wait_until
+from tests.executions.engines import PATIENCE_SECONDS, Gate, wait_until
 from tests.executions.steps import expire_lease, read
 from tests.factories import make_source, make_workflow
 from tests.mcp_bridge.piped import Piped, piped
@@ -74,9 +74,7 @@ def call(process: Piped, seconds: float) -> Execution:
     return Execution.objects.get(pk=handle["execution_id"])
 
 
-async def test_on_an_empty_folder_one_command_and_a_client_are_all_it_takes(
-    tmp_path: Path, example_engine: ExampleEngine
-) -> None:
+async def test_on_an_empty_folder_one_command_and_a_client_are_all_it_takes(tmp_path, example_engine):
     """A1.1, A7.1, E8: database, listing, and a run that outlasts its call, without worker or migration."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "CELERY_BROKER_URL")
@@ -102,7 +100,7 @@ async def test_on_an_empty_folder_one_command_and_a_client_are_all_it_takes(
     assert (shown["state"], shown["output"]["seconds"]) == ("completed", 2)
 
 
-def test_a_process_that_stands_in_lists_every_source_at_its_start(start: Start, countdown: Workflow) -> None:
+def test_a_process_that_stands_in_lists_every_source_at_its_start(start, countdown):
     """A1.1, E8: and says on standard error that it does a worker's work."""
     process = start()
     (run,) = wait_until(lambda: DiscoveryRun.objects.exclude(outcome="running"), "the source was listed")
@@ -134,9 +132,7 @@ def living_worker() -> Iterator[None]:
         worker.join()
 
 
-def test_where_a_worker_lives_the_process_leaves_the_work_to_it_until_it_is_silent(
-    start: Start, countdown: Workflow
-) -> None:
+def test_where_a_worker_lives_the_process_leaves_the_work_to_it_until_it_is_silent(start, countdown):
     """E8: then it takes over, and gives way as soon as there is a worker again."""
     with living_worker():
         process = start()
@@ -151,9 +147,7 @@ def test_where_a_worker_lives_the_process_leaves_the_work_to_it_until_it_is_sile
 
 
 @pytest.mark.parametrize("fate", ["killed", "frozen"])
-def test_the_runs_of_a_process_that_is_killed_or_frozen_are_followed_by_another_one(
-    start: Start, countdown: Workflow, fate: str
-) -> None:
+def test_the_runs_of_a_process_that_is_killed_or_frozen_are_followed_by_another_one(start, countdown, fate):
     """B8, E8: of two that could, one stands in. A frozen one that goes on finds out that it is not needed."""
     first, second = start(), start()
     execution = call(first, 2)
@@ -171,8 +165,8 @@ def test_the_runs_of_a_process_that_is_killed_or_frozen_are_followed_by_another_
 
 
 def test_a_listing_that_is_under_way_when_the_process_ends_keeps_nobody_from_listing(
-    start: Start, transactional_db: None, wire_engine: WireEngine
-) -> None:
+    start, transactional_db, wire_engine
+):
     """B8: its lease is given back, and standard input that is closed ends the process at once."""
     gate = Gate(replies(200, []))
     wire_engine.on_listing = gate

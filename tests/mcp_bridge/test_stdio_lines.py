@@ -1,7 +1,5 @@
 """Lines on standard input that are no messages: their client learns so instead of waiting."""
 
-from typing import Any
-
 import pytest
 
 from tests.mcp_bridge.pipes import PING, answers_to
@@ -33,7 +31,7 @@ UNREADABLE = {
     ],
     ids=["words", "cut", "bytes", "deep", "batch", "text", "no method", "no version", "number", "true"],
 )
-async def test_a_line_that_is_no_message_is_answered_as_such(line: bytes, code: int, identity: Any) -> None:
+async def test_a_line_that_is_no_message_is_answered_as_such(line, code, identity):
     (refused,) = await answers_to(line)
     assert (refused["id"], refused["error"]["code"]) == (identity, code)
 
@@ -42,13 +40,13 @@ CALL = b'{"jsonrpc": "2.0", "id": "call-7", "method": "ping", "params": {"_meta"
 
 
 @pytest.mark.parametrize("value", UNREADABLE)
-async def test_what_cannot_be_read_is_said_to_its_request(value: str) -> None:
+async def test_what_cannot_be_read_is_said_to_its_request(value):
     (refused,) = await answers_to(CALL % UNREADABLE[value])
     assert (refused["id"], refused["error"]["code"]) == ("call-7", NOT_JSON)
 
 
 @pytest.mark.parametrize("value", [rb'"\ud83d"', rb'"\udc4d\ud83d"', rb'"a\\\uD83D"', rb'{"\ud83d": 1}'])
-async def test_half_a_character_becomes_a_whole_one(value: bytes) -> None:
+async def test_half_a_character_becomes_a_whole_one(value):
     (answer,) = await answers_to(CALL % value)
     assert (answer["id"], answer["result"]) == ("call-7", {})
 
@@ -57,7 +55,7 @@ async def test_half_a_character_becomes_a_whole_one(value: bytes) -> None:
     ("before", "after"),
     [(b"\xef\xbb\xbf", b""), (b"\xef\xbb\xbf", b"\r"), (b"", b"\r"), (b"\r\n \n", b"\r\n")],
 )
-async def test_marks_and_line_breaks_around_a_message_are_no_part_of_it(before: bytes, after: bytes) -> None:
+async def test_marks_and_line_breaks_around_a_message_are_no_part_of_it(before, after):
     (answer,) = await answers_to(before + CALL % b"1" + after)
     assert answer["id"] == "call-7"
 
@@ -72,6 +70,6 @@ async def test_marks_and_line_breaks_around_a_message_are_no_part_of_it(before: 
     ],
     ids=["empty", "blank", "result", "error"],
 )
-async def test_empty_lines_and_malformed_responses_are_not_answered(line: bytes) -> None:
+async def test_empty_lines_and_malformed_responses_are_not_answered(line):
     """The id of a response is that of a request of ours. An answer would pass for one to theirs."""
     assert await answers_to(line) == []

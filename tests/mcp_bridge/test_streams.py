@@ -13,7 +13,7 @@ import pytest
 from django.utils import timezone
 
 from catalogue import exposure
-from catalogue.models import Source, Workflow
+from catalogue.models import Workflow
 from executions import change_feed as executions_watching
 from executions.models import Execution, State
 from mcp_bridge import notifications
@@ -26,7 +26,7 @@ from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PATIENCE_SECONDS, TOOLS, Curator, Stream, change_stream, listening
-from tests.mcp_bridge.other_process import OtherProcess, other_process
+from tests.mcp_bridge.other_process import other_process
 from tests.mcp_bridge.test_tasks import owned
 
 pytestmark = pytest.mark.usefixtures("quick_news")
@@ -65,9 +65,7 @@ def expire() -> None:
 
 @pytest.mark.parametrize("end_token", [revoke, expire])
 @pytest.mark.databases("mcp_bridge.notifications")
-async def test_the_streams_of_a_token_end_with_it(
-    mcp_server: McpServer, token: str, end_token: Callable[[], None]
-):
+async def test_the_streams_of_a_token_end_with_it(mcp_server, token, end_token):
     """Also idle ones: the subscription in due form, the other by being closed. Those of others go on."""
     other = (await in_database(create_token)(name="other"))[1]
     async with (
@@ -84,7 +82,7 @@ async def test_the_streams_of_a_token_end_with_it(
 
 @pytest.mark.parametrize("opened", [subscription, get_stream])
 async def test_a_caller_has_a_bounded_number_of_streams_of_either_kind(
-    mcp_server: McpServer, token: str, monkeypatch: pytest.MonkeyPatch, opened: Open
+    mcp_server, token, monkeypatch, opened
 ):
     """The one too many is refused with what to do; one that ends makes room for another."""
     monkeypatch.setattr(notifications, "MOST_STREAMS", 1)
@@ -110,7 +108,7 @@ async def _answer(stream: Stream) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("opened", [subscription, get_stream])
-async def test_whoever_disconnects_leaves_nothing_behind(mcp_server: McpServer, token: str, opened: Open):
+async def test_whoever_disconnects_leaves_nothing_behind(mcp_server, token, opened):
     """While nobody listens, nothing is asked of the database."""
     execution = await in_database(lambda: owned(make_workflow(), state=State.RUNNING))()
     async with opened(mcp_server, token), listening(mcp_server, token, str(execution.pk)) as stream:
@@ -121,9 +119,7 @@ async def test_whoever_disconnects_leaves_nothing_behind(mcp_server: McpServer, 
     await until(lambda: not exposure._watchers, "nor is the catalogue")
 
 
-async def test_many_who_listen_share_one_query_per_look(
-    mcp_server: McpServer, token: str, settings: Any, caplog: pytest.LogCaptureFixture
-):
+async def test_many_who_listen_share_one_query_per_look(mcp_server, token, settings, caplog):
     """Idle ones, of several tokens and both kinds; the looks at the tokens are shared as well."""
     others = [(await in_database(create_token)(name=f"other {number}"))[1] for number in range(5)]
     settings.DEBUG = True
@@ -142,9 +138,7 @@ def _queries(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
     return [line for line in caplog.messages if "SELECT" in line and text in line]
 
 
-async def test_a_change_by_one_process_is_told_by_another(
-    other_process: OtherProcess, mcp_server: McpServer, token: str
-):
+async def test_a_change_by_one_process_is_told_by_another(other_process, mcp_server, token):
     """Over both kinds of stream; both processes serve the new list by then."""
     await in_database(make_workflow)(name="pay")
     async with (
@@ -157,7 +151,7 @@ async def test_a_change_by_one_process_is_told_by_another(
         assert await got.untagged() == TOOLS
 
 
-async def test_a_server_that_shuts_down_ends_its_streams(other_process: OtherProcess, token: str):
+async def test_a_server_that_shuts_down_ends_its_streams(other_process, token):
     """At once, not when it is killed; a subscription is told so."""
     assert await in_database(Workflow.objects.count)() == 0
     async with (
@@ -171,9 +165,7 @@ async def test_a_server_that_shuts_down_ends_its_streams(other_process: OtherPro
 
 
 @pytest.mark.parametrize("other_process", [4], indirect=True, ids=["with time for answers"])
-def test_a_call_on_a_stream_is_answered_with_its_execution_as_its_process_ends(
-    other_process: OtherProcess, token: str, source: Source
-) -> None:
+def test_a_call_on_a_stream_is_answered_with_its_execution_as_its_process_ends(other_process, token, source):
     """Clients of the versions with a handshake get every answer on a stream; it ended with nothing on it."""
     headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
     params = {"name": "countdown", "arguments": {"seconds": 60}}

@@ -1,7 +1,6 @@
 """Queries and signals of a real Temporal service, through every door."""
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -11,13 +10,10 @@ from mcp import Client
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from tests.admin.conftest import admin_client
-from tests.admin.pages import page_url, text_of
-from tests.api.clients import agent
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TemporalServer
 from tests.executions.engines import in_thread, until, wait_until
 from tests.executions.steps import advance_due_executions, told
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import PROBE_SECONDS
 
@@ -70,7 +66,7 @@ async def refusal(client: Client, tool: str, **asked: Any) -> str:
     return str(result.content[0].text)
 
 
-async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(connect: Connect, source: Source):
+async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(connect, source):
     """E10: queries with and without arguments, signals likewise, and the same query after the end."""
     async with connect() as client:
         run = await start(client)
@@ -90,7 +86,7 @@ async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(conn
     ]
 
 
-async def test_what_the_run_itself_says_against_a_query_is_told(connect: Connect, source: Source):
+async def test_what_the_run_itself_says_against_a_query_is_told(connect, source):
     """E10."""
     async with connect() as client:
         run = await start(client)
@@ -103,9 +99,7 @@ async def test_what_the_run_itself_says_against_a_query_is_told(connect: Connect
         await tell(client, run, "finish")
 
 
-async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(connect, source, temporal_server):
     """E10: at once, where the service would only fall silent. A signal is kept for the run meanwhile."""
     workflow = await in_database(Workflow.objects.get)(tool_name="Lasting")
     workflow.metadata["temporal"]["task_queue"] = "deserted"
@@ -127,9 +121,7 @@ async def test_a_run_whose_queue_has_no_worker_is_said_to_have_none(
     assert signals == ["finish"]
 
 
-async def test_a_run_that_ended_behind_our_back_is_not_told_anything(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_that_ended_behind_our_back_is_not_told_anything(connect, source, temporal_server):
     """E10: the record does not know it yet, but the engine does."""
     async with connect() as client:
         run = await start(client)
@@ -141,9 +133,7 @@ async def test_a_run_that_ended_behind_our_back_is_not_told_anything(
     assert await in_database(told)(execution, "signalled") == []
 
 
-async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(
-    connect: Connect, source: Source, temporal_server: TemporalServer
-):
+async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(connect, source, temporal_server):
     """E10: the record names the first of its runs."""
     anything = {"name": "anything", "description": "", "inputSchema": {"type": "object"}}
     await in_database(Workflow.objects.filter(tool_name="Rounds").update)(signals=[anything])
@@ -157,34 +147,3 @@ async def test_a_run_that_continued_as_new_is_reached_where_it_has_got_to(
         await tell(client, run, "anything")
         await handle.terminate()
     assert await in_database(told)(execution, "signalled") == ["agent sent anything."]
-
-
-def test_rest_asks_and_tells_the_same_run(source: Source):
-    """E10."""
-    client = agent()
-    started = client.post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
-    address = f"/api/executions/{started['id']}"
-    note = {"name": "note", "arguments": {"text": "by REST"}}
-    assert client.post(f"{address}/signal/", note, format="json").status_code == 200
-    answer = client.post(f"{address}/query/", {"name": "notes"}, format="json")
-    assert answer.json()["answer"] == ["by REST"]
-    assert client.post(f"{address}/signal/", {"name": "finish"}, format="json").status_code == 200
-    settle(started["id"])
-    assert client.get(f"{address}/").json()["output"] == {"total": 1, "notes": ["by REST"]}
-
-
-def test_a_person_asks_and_tells_a_run_on_its_page(source: Source, admin_client: Any):
-    """E10."""
-    started = agent().post("/api/executions/", {"tool": "Lasting", "wait_seconds": 1}, format="json").json()
-    execution = Execution.objects.get(pk=started["id"])
-    page = admin_client.get(page_url(execution))
-    assert "Queries and signals" in text_of(page)
-    assert re.search(r"a \(integer, required\), b \(integer, required\)", text_of(page))
-    address = page_url(execution).removesuffix("change/")
-    answer = admin_client.post(f"{address}query/", {"name": "add", "arguments": '{"a": 2, "b": 3}'})
-    assert answer.status_code == 200 and "The run's answer 5" in text_of(answer)
-    told_it = admin_client.post(f"{address}signal/", {"name": "finish", "arguments": "{}"}, follow=True)
-    assert "The signal finish was sent to the run." in text_of(told_it)
-    settle(execution.pk)
-    shown = text_of(admin_client.get(page_url(execution)))
-    assert "admin sent finish." in shown and "progress (query)" in shown and "(signal)" not in shown

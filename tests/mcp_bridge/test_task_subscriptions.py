@@ -2,20 +2,17 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from catalogue.models import Workflow
 from executions.models import Execution, State
 from mcp_bridge import notifications
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, status, until
+from tests.executions.engines import completed, in_thread, status, until
 from tests.factories import make_execution, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PATIENCE_SECONDS, listening
 from tests.mcp_bridge.tasks_client import TASKS, TasksExtension, ask, listen, start_task
@@ -25,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick_news")
 
 
 async def test_a_subscription_tells_of_each_change_and_ends_with_the_task(
-    mcp_server: McpServer, connect: Connect, token: str, long_workflow: Workflow, wire_engine: WireEngine
+    mcp_server, connect, token, long_workflow, wire_engine
 ):
     """A8.3: acknowledged first, then the whole task each time, as `tasks/get` would show it."""
     async with connect(extensions=[TasksExtension()]) as client:
@@ -48,9 +45,7 @@ async def test_a_subscription_tells_of_each_change_and_ends_with_the_task(
     assert ended["result"]["structuredContent"] == {"sum": None}
 
 
-async def test_the_official_client_hears_of_its_tasks(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_the_official_client_hears_of_its_tasks(open_client, long_workflow, wire_engine):
     """E8: over both transports."""
     extension = TasksExtension()
     async with open_client(mode="2026-07-28", extensions=[extension]) as client:
@@ -65,7 +60,7 @@ async def test_the_official_client_hears_of_its_tasks(
             assert (await subscription)["resultType"] == "complete"
 
 
-async def test_only_the_callers_own_tasks_are_honoured(mcp_server: McpServer, token: str):
+async def test_only_the_callers_own_tasks_are_honoured(mcp_server, token):
     """Foreign and unknown ones are left out alike."""
     mine = await in_database(lambda: owned(make_workflow(), state=State.RUNNING))()
     foreign = await in_database(lambda: make_execution(make_workflow(), caller="token:0"))()
@@ -78,7 +73,7 @@ async def test_only_the_callers_own_tasks_are_honoured(mcp_server: McpServer, to
         assert await stream.ends()
 
 
-async def test_a_task_that_has_ended_is_told_of_once(mcp_server: McpServer, token: str):
+async def test_a_task_that_has_ended_is_told_of_once(mcp_server, token):
     """So that nothing is lost between a client's last look and its subscription."""
     execution = await in_database(lambda: owned(make_workflow(), state=State.CANCELLED, error="Enough."))()
     async with listening(mcp_server, token, str(execution.pk), str(execution.pk)) as stream:
@@ -87,7 +82,7 @@ async def test_a_task_that_has_ended_is_told_of_once(mcp_server: McpServer, toke
         assert await stream.ends()
 
 
-def test_listening_for_tasks_needs_the_extension(mcp_server: McpServer, token: str):
+def test_listening_for_tasks_needs_the_extension(mcp_server, token):
     answer = send(
         mcp_server, token, "subscriptions/listen", capabilities={}, notifications={"taskIds": ["a"]}
     )
@@ -96,7 +91,7 @@ def test_listening_for_tasks_needs_the_extension(mcp_server: McpServer, token: s
 
 
 @pytest.mark.parametrize("task_ids", ["all", [1], [None], {"a": 1}, ["x"] * (notifications.MOST_TASKS + 1)])
-def test_malformed_and_too_many_ids_are_refused(mcp_server: McpServer, token: str, task_ids: Any):
+def test_malformed_and_too_many_ids_are_refused(mcp_server, token, task_ids):
     answer = send(mcp_server, token, "subscriptions/listen", notifications={"taskIds": task_ids})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32602)
     assert "taskIds" in answer.json()["error"]["message"]
@@ -104,7 +99,7 @@ def test_malformed_and_too_many_ids_are_refused(mcp_server: McpServer, token: st
 
 @pytest.mark.parametrize("change", ["revoked", "expired", "removed"])
 async def test_nothing_is_told_of_a_task_once_what_its_listener_was_let_in_for_is_gone(
-    mcp_server: McpServer, token: str, change: str
+    mcp_server, token, change
 ):
     """Not even of the very next change, as results are nobody's business any more."""
     execution = await in_database(lambda: owned(make_workflow(), state=State.RUNNING))()

@@ -17,10 +17,10 @@ from executions.models import Execution, Retention, State
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed, in_thread, status, until, wait_until
+from tests.executions.engines import completed, in_thread, status, until, wait_until
 from tests.executions.steps import advance_due_executions, let_pass, only
 from tests.factories import make_execution, make_workflow
-from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS, AnyResult, TasksExtension, ask, start_task
 
@@ -73,7 +73,7 @@ def owned(workflow: Workflow, **fields: Any) -> Execution:
     return make_execution(workflow, caller=AccessToken.objects.get(name="agent").caller.key, **fields)
 
 
-def test_discovery_advertises_the_extension_and_the_handshake_does_not(mcp_server: McpServer, token: str):
+def test_discovery_advertises_the_extension_and_the_handshake_does_not(mcp_server, token):
     """Each era hears of what is there in it."""
     discovered = send(mcp_server, token, "server/discover").json()["result"]["capabilities"]
     assert discovered["extensions"] == {TASKS: {}}
@@ -98,7 +98,7 @@ def _message_of(response: httpx2.Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tool", ["report", "execute_workflow"])
 def test_a_client_that_declares_the_extension_gets_a_task_once_its_wait_is_over(
-    mcp_server: McpServer, token: str, long_workflow: Workflow, tool: str
+    mcp_server, token, long_workflow, tool
 ):
     """A7.1: flat, with everything that the extension requires, and durable; also by `execute_workflow`."""
     arguments = {"name": "report", "arguments": {"n": 1}} if tool == "execute_workflow" else {"n": 1}
@@ -118,9 +118,7 @@ def test_a_client_that_declares_the_extension_gets_a_task_once_its_wait_is_over(
     wait_until(lambda: only().awaited_until is None, "it is noted that the caller has an answer")
 
 
-def test_a_task_of_a_call_by_a_former_name_says_the_present_one(
-    mcp_server: McpServer, token: str, long_workflow: Workflow
-):
+def test_a_task_of_a_call_by_a_former_name_says_the_present_one(mcp_server, token, long_workflow):
     """Issue 13, 5: beside what the protocol has there."""
     until_tomorrow = (timezone.now() + timedelta(days=1)).isoformat()
     change(tool_aliases={"summary": until_tomorrow})
@@ -131,9 +129,7 @@ def test_a_task_of_a_call_by_a_former_name_says_the_present_one(
     wait_until(lambda: not in_progress.exists(), "it is noted that the callers have their answers")
 
 
-async def test_a_task_comes_after_the_inline_wait_also_where_progress_was_asked_for(
-    connect: Connect, long_workflow: Workflow
-):
+async def test_a_task_comes_after_the_inline_wait_also_where_progress_was_asked_for(connect, long_workflow):
     """A task serves the client better than the patience that progress gives it."""
     extension = TasksExtension()
 
@@ -145,9 +141,7 @@ async def test_a_task_comes_after_the_inline_wait_also_where_progress_was_asked_
     assert created.task_id == str((await in_database(only)()).pk)
 
 
-def test_a_client_that_does_not_declare_the_extension_gets_no_task(
-    mcp_server: McpServer, token: str, long_workflow: Workflow
-):
+def test_a_client_that_does_not_declare_the_extension_gets_no_task(mcp_server, token, long_workflow):
     """Whatever it declared on another request: each tells for itself."""
     send(mcp_server, token, "tools/call", name="report", arguments={})
     other = {"extensions": {"com.example/other": {}}}
@@ -159,9 +153,7 @@ def test_a_client_that_does_not_declare_the_extension_gets_no_task(
         assert answer["result"]["structuredContent"]["next"]["tool"] == "get_execution_status"
 
 
-async def test_a_client_of_the_handshake_era_gets_no_task_whatever_it_declares(
-    connect: Connect, long_workflow: Workflow
-):
+async def test_a_client_of_the_handshake_era_gets_no_task_whatever_it_declares(connect, long_workflow):
     async with connect(mode="legacy", extensions=[TasksExtension()]) as client:
         result = await client.call_tool("report", {})
         assert "execution_id" in result.structured_content
@@ -173,18 +165,14 @@ async def test_a_client_of_the_handshake_era_gets_no_task_whatever_it_declares(
 @pytest.mark.parametrize(
     "method", ["tasks/get", "tasks/update", "tasks/cancel", "tasks/list", "tasks/result"]
 )
-def test_the_extensions_methods_do_not_exist_in_the_handshake_era(
-    mcp_server: McpServer, token: str, method: str
-):
+def test_the_extensions_methods_do_not_exist_in_the_handshake_era(mcp_server, token, method):
     """Not even for a malformed request."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"taskId": 5}}
     answer = mcp_server.post(body, token=token, headers={"mcp-protocol-version": "2025-11-25"})
     assert _message_of(answer)["error"]["code"] == -32601
 
 
-async def test_a_synchronous_workflow_never_gives_a_task(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
+async def test_a_synchronous_workflow_never_gives_a_task(connect, long_workflow, wire_engine):
     """It is waited for whatever the inline wait is, as its output schema promises."""
     wire_engine.on_status = replies(200, completed())
     await in_database(change)(execution_type="sync")
@@ -196,7 +184,7 @@ async def test_a_synchronous_workflow_never_gives_a_task(
 
 
 async def test_a_task_goes_from_working_to_the_result_that_the_call_would_have_had(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    connect, long_workflow, wire_engine
 ):
     """A8.1 to A8.4: progress on the way; the engine ran it once."""
     wire_engine.on_status = replies(200, status(progress=40, progress_message="Counting"))
@@ -239,7 +227,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_of_an_execution_is_one_of_a_task(mcp_server: McpServer, token: str, state: State):
+def test_each_state_of_an_execution_is_one_of_a_task(mcp_server, token, state):
     """A8.2: what went wrong in a run is a result; `failed` would mean that the protocol failed."""
     why = "" if state in (State.COMPLETED, State.PENDING, State.STARTING, State.RUNNING) else "It broke."
     execution = owned(make_workflow(), state=state, error=why)
@@ -256,16 +244,7 @@ def test_each_state_of_an_execution_is_one_of_a_task(mcp_server: McpServer, toke
         assert why in task["result"]["content"][0]["text"]
 
 
-def test_a_task_of_unknown_outcome_ends_with_what_to_do(mcp_server: McpServer, token: str):
-    """One that stayed `working` would be waited for until somebody decides, which may be never."""
-    execution = owned(make_workflow(), state=State.UNCONFIRMED, error="No answer to the start.")
-    task = send(mcp_server, token, "tasks/get", taskId=str(execution.pk)).json()["result"]
-    assert "An administrator must find out" in task["result"]["content"][0]["text"]
-
-
-def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
-    mcp_server: McpServer, token: str
-):
+def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(mcp_server, token):
     """B8, A7.4: the output that its schema promises is missed in words that do not blame the engine."""
     workflow = make_workflow(output_schema={"type": "object", "required": ["sum"]})
     execution = owned(workflow, state=State.UNCONFIRMED, payload={"output": None})
@@ -281,25 +260,7 @@ def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
     assert "Ada confirmed that " in told and "its output is not known" in told
 
 
-async def test_cancelling_a_task_reaches_the_engine(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
-    """A7.5: acknowledged at once; the task shows when it is done."""
-    async with connect(extensions=[TasksExtension()]) as client:
-        created = await start_task(client.session, "report", {})
-        await until(is_free, "a worker could go on")
-        acknowledged = await ask(client.session, "tasks/cancel", created.task_id)
-        assert acknowledged["resultType"] == "complete" and "taskId" not in acknowledged
-        assert wire_engine.count("cancel") == 1
-        wire_engine.on_status = replies(200, status("CANCELLED"))
-        await in_thread(work_on)
-        task = await ask(client.session, "tasks/get", created.task_id)
-        again = await ask(client.session, "tasks/cancel", created.task_id)
-    assert task["status"] == "cancelled"
-    assert again["resultType"] == "complete", "cancelling what has ended is no error"
-
-
-def test_an_update_is_acknowledged_and_changes_nothing(mcp_server: McpServer, token: str):
+def test_an_update_is_acknowledged_and_changes_nothing(mcp_server, token):
     """No task of ours asks for input: answers to questions that nobody asked are to be ignored."""
     execution = owned(make_workflow(), state=State.RUNNING)
     given = {"taskId": str(execution.pk), "inputResponses": {"name": {"action": "accept"}}}
@@ -314,9 +275,7 @@ METHODS = {"tasks/get": {}, "tasks/update": {"inputResponses": {}}, "tasks/cance
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_foreign_task_is_as_unknown_as_one_that_there_is_not(
-    mcp_server: McpServer, token: str, method: str
-):
+def test_a_foreign_task_is_as_unknown_as_one_that_there_is_not(mcp_server, token, method):
     foreign = str(make_execution(make_workflow(), state=State.RUNNING, caller="token:0").pk)
     answers = [
         send(mcp_server, token, method, taskId=task_id, **METHODS[method])
@@ -332,9 +291,7 @@ def test_a_foreign_task_is_as_unknown_as_one_that_there_is_not(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_client_that_did_not_declare_the_extension_is_told_what_it_lacks(
-    mcp_server: McpServer, token: str, method: str
-):
+def test_a_client_that_did_not_declare_the_extension_is_told_what_it_lacks(mcp_server, token, method):
     """Before anything else is looked at, so that nothing can be learned about a task."""
     execution = owned(make_workflow(), state=State.RUNNING)
     for task_id in (str(execution.pk), "nonsense"):
@@ -346,7 +303,7 @@ def test_a_client_that_did_not_declare_the_extension_is_told_what_it_lacks(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("header", ["", "00000000-0000-4000-8000-000000000000", "=?base64?!!?="])
-def test_the_routing_header_has_to_name_the_task(mcp_server: McpServer, token: str, method: str, header: str):
+def test_the_routing_header_has_to_name_the_task(mcp_server, token, method, header):
     """A load balancer routes by the header what we would do by the body."""
     execution = owned(make_workflow(), state=State.RUNNING)
     answer = send(mcp_server, token, method, taskId=str(execution.pk), header=header, **METHODS[method])
@@ -354,7 +311,7 @@ def test_the_routing_header_has_to_name_the_task(mcp_server: McpServer, token: s
     assert Execution.objects.get().cancel_requested_at is None
 
 
-def test_scopes_hold_for_tasks_too(mcp_server: McpServer, token: str):
+def test_scopes_hold_for_tasks_too(mcp_server, token):
     """One that may only read asks for its tasks and cancels none."""
     token_row, reader = create_token(name="reader", scopes=[Scope.READ])
     execution = make_execution(make_workflow(), state=State.RUNNING, caller=token_row.caller.key)
@@ -368,9 +325,7 @@ def test_scopes_hold_for_tasks_too(mcp_server: McpServer, token: str):
 @pytest.mark.parametrize(
     ("payloads", "records", "days"), [(None, None, None), (None, 9, 9), (7, 9, 7), (7, 2, 2)]
 )
-def test_a_task_that_has_ended_says_how_long_its_result_is_kept(
-    mcp_server: McpServer, token: str, payloads: int | None, records: int | None, days: int | None
-):
+def test_a_task_that_has_ended_says_how_long_its_result_is_kept(mcp_server, token, payloads, records, days):
     """E6: from its creation on; nobody knows that of one that goes on."""
     Retention.objects.create(keep_payloads_days=payloads, keep_records_days=records)
     execution = owned(make_workflow())
@@ -380,7 +335,7 @@ def test_a_task_that_has_ended_says_how_long_its_result_is_kept(
     assert task["ttlMs"] == expected
 
 
-def test_many_readers_of_a_task_cause_one_poll(mcp_server: McpServer, token: str):
+def test_many_readers_of_a_task_cause_one_poll(mcp_server, token):
     """B7: a status that is old is asked for anew, whenever the next poll was planned."""
     now = timezone.now()
     times = {"polled_at": now - timedelta(minutes=1), "next_attempt_at": now + timedelta(minutes=10)}
@@ -394,7 +349,7 @@ def test_many_readers_of_a_task_cause_one_poll(mcp_server: McpServer, token: str
     assert only().next_attempt_at <= timezone.now()
 
 
-def test_a_task_without_a_payload_says_that_its_result_is_gone(mcp_server: McpServer, token: str):
+def test_a_task_without_a_payload_says_that_its_result_is_gone(mcp_server, token):
     """E6: the retention has removed it."""
     execution = owned(make_workflow(), payload={"output": None}, payload_pruned_at=timezone.now())
     task = send(mcp_server, token, "tasks/get", taskId=str(execution.pk)).json()["result"]

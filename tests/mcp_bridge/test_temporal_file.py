@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import call_command
-from django.test import Client
 from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import close_connectors
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from mcp_bridge.tokens import create_token
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer
 from tests.executions.engines import wait_until
-from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
 CACHED_AT = "workflow-catalogue/cached-at"
@@ -69,9 +66,7 @@ def logged() -> Iterator[list[str]]:
     logger.remove(sink)
 
 
-async def test_a_declared_workflow_runs_and_its_cached_result_answers_the_next_call(
-    file: DeclaringFile, connect: Connect, era: str
-):
+async def test_a_declared_workflow_runs_and_its_cached_result_answers_the_next_call(file, connect, era):
     """E1, E3, E4, E5: until ClearCache clears it; bad arguments reach no engine."""
     file.head["cache"] = {"enabled": True, "ttl": "1h"}
     file.write(Echo={"input": {"type": "Words", "fields": [MESSAGE]}, "output": {"type": "Words"}})
@@ -95,40 +90,7 @@ async def test_a_declared_workflow_runs_and_its_cached_result_answers_the_next_c
     assert cleared.structured_content == {"success": True, "entriesCleared": 1, "workflow": "Echo"}
 
 
-async def test_arguments_are_passed_as_the_file_says(file: DeclaringFile, connect: Connect):
-    """E1, E3: as one object, one by one, or not at all."""
-    both = [{"second": {"type": "integer"}}, {"first": {"type": "integer", "required": False}}]
-    file.write(
-        Positional={"input": {"positional": True, "fields": both}},
-        Echo={"input": {"type": "none"}},
-    )
-    await in_database(file.bring_in)()
-    async with connect() as client:
-        positional = await client.call_tool("Positional", {"first": 1, "second": 2})
-        nothing = await client.call_tool("Echo", {})
-    assert positional.structured_content == [2, 1] and not positional.is_error
-    assert nothing.content[0].text == "null"
-
-
-def test_import_tells_that_nobody_works_on_a_task_queue(file: DeclaringFile):
-    """E9: before the first call waits in vain."""
-    file.write(Echo={"taskQueue": "nobody-listens-there"})
-    assert "No worker is listening on: nobody-listens-there." in file.bring_in()
-
-
-def test_a_source_without_definitions_says_what_is_missing(temporal_server: TemporalServer):
-    """B4, E1: it works, and lists nothing; whoever added it has to know why."""
-    where = {"host_port": temporal_server.address}
-    source = create_source(name="temporal", kind="temporal", config=where, credentials={})
-    run = refresh_source(source)
-    source.refresh_from_db()
-    assert (run.outcome, source.health_state) == ("succeeded", "ok")
-    assert source.health_message.startswith("Workflows listed: 0. definitions: without them")
-    assert "manage.py import_temporal" in source.health_message
-    run_in_background_loop(close_connectors())
-
-
-def test_a_changed_file_is_taken_over_by_the_next_refresh(file: DeclaringFile):
+def test_a_changed_file_is_taken_over_by_the_next_refresh(file):
     """E10: added, changed and removed workflows."""
     file.write(Echo={}, Later={})
     file.bring_in("--by-path")
@@ -142,9 +104,7 @@ def test_a_changed_file_is_taken_over_by_the_next_refresh(file: DeclaringFile):
     assert set(Workflow.objects.present().values_list("name", flat=True)) == {"Echo", "Fail"}
 
 
-def test_a_broken_file_keeps_the_last_good_state_and_says_why(
-    file: DeclaringFile, admin_client: Client, logged: list[str]
-):
+def test_a_broken_file_keeps_the_last_good_state_and_says_why(file, admin_client, logged):
     """E5, E10: line and key in the log, the admin and REST; a mended file recovers."""
     file.write(Echo={}, Later={})
     file.bring_in("--by-path")
@@ -172,17 +132,7 @@ def test_a_broken_file_keeps_the_last_good_state_and_says_why(
     assert (source.health_state, source.failures) == ("ok", 0)
 
 
-def test_a_file_that_is_gone_keeps_the_last_good_state(file: DeclaringFile):
-    """E10."""
-    file.write(Echo={})
-    file.bring_in("--by-path")
-    file.path.unlink()
-    run = refresh_source(Source.objects.get())
-    assert run.error == f"{file.path}: No such file or directory."
-    assert Workflow.objects.present().count() == 1
-
-
-def test_a_changed_file_makes_its_source_due(file: DeclaringFile):
+def test_a_changed_file_makes_its_source_due(file):
     """E10: within seconds, long before the next regular refresh."""
     file.write(Echo={})
     file.bring_in("--by-path")

@@ -327,9 +327,7 @@ def said_over_the_wire(server: McpServer, token: str, names: list[str]) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_after_ten_thousand_small_changes_agents_read_no_text_that_no_person_accepted(
-    mcp_server: McpServer, token: str
-) -> None:
+def test_after_ten_thousand_small_changes_agents_read_no_text_that_no_person_accepted(mcp_server, token):
     """H1, H2: whatever an engine tries, in whatever order, while people accept, turn down and wait."""
     chance, desk = random.Random(42), Desk()
     with Engine() as engine:

@@ -51,7 +51,7 @@ def shows(answer: httpx2.Response, name: str) -> bool:
 
 
 @pytest.mark.usefixtures("quick_news")
-def test_a_change_is_seen_by_whoever_asks_a_second_later(mcp_server: McpServer, client: httpx2.Client):
+def test_a_change_is_seen_by_whoever_asks_a_second_later(mcp_server, client):
     """The first request after a quiet second, too, which has nobody before it to have a new list made."""
     make_workflow(name="before")
     assert shows(ask(mcp_server, client), "before")
@@ -75,9 +75,7 @@ def broken_database(*tables: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("lost", [Revision, AccessToken])
-def test_without_the_database_requests_are_refused_cleanly_and_then_served_again(
-    mcp_server: McpServer, client: httpx2.Client, lost: type[Revision] | type[AccessToken]
-):
+def test_without_the_database_requests_are_refused_cleanly_and_then_served_again(mcp_server, client, lost):
     """What is known may be served for a moment; after that, there is an error that says what to do."""
     make_workflow(name="report")
     assert shows(ask(mcp_server, client), "report")

@@ -11,12 +11,10 @@ from django.db.models import QuerySet
 from mcp import Client, MCPError
 
 from catalogue import exposure
-from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.database_problems import LOOK_FIRST, NOT_READY
 from catalogue.models import Source, Workflow
 from catalogue.models.history import BUMP
-from catalogue.naming import RESERVED
 from executions.models import Execution, ExecutionEvent
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
@@ -24,12 +22,11 @@ from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
 from tests.executions.engines import until
 from tests.executions.steps import wrapping_statements
-from tests.factories import make_filter, make_source, make_workflow
+from tests.factories import make_workflow
 from tests.logs import shown_lines
-from tests.mcp_bridge.conftest import QUICKER, Connect
+from tests.mcp_bridge.conftest import QUICKER
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import is_free
-from tests.processes import ExampleEngine
 
 USUAL = [name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None]
 """The built-in tools that are listed whatever the workflows are."""
@@ -39,9 +36,7 @@ async def tool_names(client: Client) -> list[str]:
     return [tool.name for tool in (await client.list_tools()).tools]
 
 
-async def test_a_client_of_either_era_sees_built_in_and_workflow_tools(
-    connect: Connect, source: Source, era: str
-):
+async def test_a_client_of_either_era_sees_built_in_and_workflow_tools(connect, source, era):
     """A1.2, A2.1"""
     async with connect(mode=era) as client:
         names = await tool_names(client)
@@ -49,15 +44,7 @@ async def test_a_client_of_either_era_sees_built_in_and_workflow_tools(
     assert {"text_statistics", "csv_profile", "countdown"} <= set(names[len(USUAL) :])
 
 
-async def test_the_order_of_tools_is_the_same_each_time(connect: Connect, source: Source):
-    async with connect() as client:
-        first, second = await tool_names(client), await tool_names(client)
-    assert first == second
-    workflows = first[len(USUAL) :]
-    assert workflows == sorted(workflows)
-
-
-async def test_a_tool_carries_the_definition_of_its_workflow(connect: Connect, source: Source):
+async def test_a_tool_carries_the_definition_of_its_workflow(connect, source):
     """A3.1"""
     async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -67,7 +54,7 @@ async def test_a_tool_carries_the_definition_of_its_workflow(connect: Connect, s
     assert tools["countdown"].output_schema is None
 
 
-async def test_a_curators_words_replace_the_engines(connect: Connect, source: Source):
+async def test_a_curators_words_replace_the_engines(connect, source):
     workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
     await in_database(override_workflow)(
         workflow, tool_name="wait_a_little", title_override="Wait", description_override="Waits."
@@ -78,9 +65,7 @@ async def test_a_curators_words_replace_the_engines(connect: Connect, source: So
     assert (tools["wait_a_little"].title, tools["wait_a_little"].description) == ("Wait", "Waits.")
 
 
-async def test_a_call_runs_the_workflow_and_returns_its_output_twice(
-    connect: Connect, source: Source, example_engine: ExampleEngine, era: str
-):
+async def test_a_call_runs_the_workflow_and_returns_its_output_twice(connect, source, example_engine, era):
     """A2.2, A2.3: as text for the model and as structured content for the program; the engine ran it once."""
     async with connect(mode=era) as client:
         result = await client.call_tool("text_statistics", {"text": f"Two words in {era}."})
@@ -94,9 +79,7 @@ async def test_a_call_runs_the_workflow_and_returns_its_output_twice(
     ]
 
 
-async def test_a_waiting_client_of_either_era_gets_rising_progress(
-    connect: Connect, source: Source, era: str
-):
+async def test_a_waiting_client_of_either_era_gets_rising_progress(connect, source, era):
     """A7.1, A7.3"""
     told: list[tuple[float, float | None, str | None]] = []
 
@@ -114,9 +97,7 @@ async def test_a_waiting_client_of_either_era_gets_rising_progress(
     assert "progress" in kinds
 
 
-async def test_a_failing_run_is_an_error_result_in_the_engines_words(
-    connect: Connect, source: Source, era: str
-):
+async def test_a_failing_run_is_an_error_result_in_the_engines_words(connect, source, era):
     """A2.4, A7.4"""
     async with connect(mode=era) as client:
         result = await client.call_tool("csv_profile", {"csv": "a,b\n1,2\n1,2,3\n"})
@@ -124,7 +105,7 @@ async def test_a_failing_run_is_an_error_result_in_the_engines_words(
     assert "Line 3 has 3 fields where the header has 2" in result.content[0].text
 
 
-async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(connect: Connect, era: str):
+async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(connect, era):
     """A2.4: the engine's tool wants to be talked to in the middle of a call."""
     asks = {"resultType": "input_required", "inputRequests": {"one": {"method": "roots/list"}}}
     async with ScriptedEngine(server(call=lambda message, _: result(message, asks))) as engine:
@@ -153,9 +134,7 @@ HOSTILE_QUESTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("asked", HOSTILE_QUESTIONS.values(), ids=HOSTILE_QUESTIONS)
-async def test_a_malformed_question_of_a_tool_is_a_failed_run_and_asks_nothing(
-    connect: Connect, asked: Any
-) -> None:
+async def test_a_malformed_question_of_a_tool_is_a_failed_run_and_asks_nothing(connect, asked):
     """B10: also of a client that could answer."""
 
     async def never(context: Any, params: Any) -> Any:
@@ -172,9 +151,7 @@ async def test_a_malformed_question_of_a_tool_is_a_failed_run_and_asks_nothing(
     assert "for input" in told.content[0].text
 
 
-async def test_invalid_arguments_are_refused_with_every_offending_path(
-    connect: Connect, source: Source, example_engine: ExampleEngine, era: str
-):
+async def test_invalid_arguments_are_refused_with_every_offending_path(connect, source, example_engine, era):
     """A2.5: nothing is recorded and the engine is not asked."""
     before = len(example_engine.runs())
     async with connect(mode=era) as client:
@@ -198,7 +175,7 @@ async def test_invalid_arguments_are_refused_with_every_offending_path(
     ],
 )
 async def test_only_what_might_have_started_a_run_says_that_it_started_none(
-    connect: Connect, tool: str, arguments: dict[str, str], may_start: bool
+    connect, tool, arguments, may_start
 ):
     """A2.5"""
     async with connect() as client:
@@ -208,7 +185,7 @@ async def test_only_what_might_have_started_a_run_says_that_it_started_none(
 
 
 async def test_a_problem_with_many_allowed_values_is_told_in_an_answer_of_bearable_length(
-    connect: Connect, long_workflow: Workflow
+    connect, long_workflow
 ):
     """A2.5: each list whole, as long as there is room, and the first in any case."""
     allowed = [f"value {number:04}" for number in range(500)]
@@ -222,7 +199,7 @@ async def test_a_problem_with_many_allowed_values_is_told_in_an_answer_of_bearab
 
 
 @pytest.mark.usefixtures("quick_news")
-async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):
+async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect, source):
     """A4.4: at once in this process; no restart."""
     async with connect() as client:
         assert "countdown" in await tool_names(client)
@@ -242,65 +219,8 @@ async def _until_absent(client: Client, name: str) -> None:
         asked_at = time.monotonic()
 
 
-async def test_a_filter_decides_what_is_exposed(connect: Connect, source: Source):
-    """A4.2"""
-    await in_database(make_filter)("text_*", action="include")
-    async with connect() as client:
-        names = await tool_names(client)
-    assert set(names) - set(BUILT_IN_TOOLS) == {"text_redact", "text_statistics"}
-
-
-async def test_a_token_without_the_run_scope_sees_and_calls_no_workflow(connect: Connect, source: Source):
-    reader = (await in_database(create_token)(name="reader", scopes=[Scope.READ]))[1]
-    async with connect(as_token=reader) as client:
-        assert await tool_names(client) == [
-            "list_workflows",
-            "get_workflow_info",
-            "get_execution_status",
-            "list_executions",
-        ]
-        with pytest.raises(MCPError, match="lacks the scope workflows:run, or its owner lacks"):
-            await client.call_tool("text_statistics", {"text": "a"})
-
-
-async def test_list_workflows_names_what_can_be_run_and_filters_by_tags(connect: Connect, source: Source):
-    """D3"""
-    async with connect() as client:
-        everything = (await client.call_tool("list_workflows", {})).structured_content
-        texts = (await client.call_tool("list_workflows", {"tags": ["text"]})).structured_content
-    assert everything["total"] == 8
-    assert 0 < texts["total"] < 8
-    assert all("text" in workflow["tags"] for workflow in texts["workflows"])
-
-
-async def test_list_workflows_says_which_engine_cannot_be_reached(connect: Connect, source: Source):
-    """A1.4: the last good list is still there, and the agent learns that it may be old."""
-    from catalogue.discovery import refresh_source
-
-    unreachable = await in_database(make_source)("down")
-    await in_database(make_workflow)(unreachable, tool_name="old_friend")
-    await in_database(refresh_source)(unreachable)
-    async with connect() as client:
-        document = (await client.call_tool("list_workflows", {})).structured_content
-    assert [entry["source"] for entry in document["unavailable_sources"]] == ["down"]
-    assert "old_friend" in [workflow["name"] for workflow in document["workflows"]]
-
-
-async def test_get_workflow_info_shows_everything_about_one(connect: Connect, source: Source):
-    """D7"""
-    async with connect() as client:
-        document = (await client.call_tool("get_workflow_info", {"name": "csv_profile"})).structured_content
-        unknown = await client.call_tool("get_workflow_info", {"name": "nope"})
-    assert document["input_schema"]["required"] == ["csv"]
-    assert document["source"] == "example"
-    assert unknown.is_error
-    assert unknown.content[0].text == (
-        "Unknown or disabled tool: nope. list_workflows shows those that can be called."
-    )
-
-
 async def test_what_this_process_changes_holds_for_its_next_call_and_new_tools_of_others_too(
-    connect: Connect, source: Source, monkeypatch: pytest.MonkeyPatch
+    connect, source, monkeypatch
 ):
     """A4.4, E7: a script that enables a tool or enters a key calls at once."""
     monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 3600)
@@ -330,17 +250,8 @@ def enable_elsewhere(workflows: QuerySet[Workflow]) -> None:
         cursor.execute(BUMP)
 
 
-async def test_execute_workflow_runs_one_by_name(connect: Connect, source: Source):
-    """D7"""
-    async with connect() as client:
-        result = await client.call_tool(
-            "execute_workflow", {"name": "text_statistics", "arguments": {"text": "One two."}}
-        )
-    assert result.structured_content["words"] == 2
-
-
 async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
-    connect: Connect, source: Source, example_engine: ExampleEngine
+    connect, source, example_engine
 ):
     """A8.1, A8.2: the handle says how to ask; cancelling by it reaches the engine."""
     workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
@@ -358,17 +269,7 @@ async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
     assert [run["status"] for run in example_engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
 
 
-async def test_after_completion_the_status_holds_the_result(connect: Connect, source: Source):
-    """A8.4"""
-    async with connect() as client:
-        await client.call_tool("text_statistics", {"text": "kept"})
-        execution = await in_database(Execution.objects.get)()
-        status = await client.call_tool("get_execution_status", {"execution_id": str(execution.pk)})
-    assert status.structured_content["state"] == "completed"
-    assert status.structured_content["output"]["words"] == 1
-
-
-async def test_nobody_sees_the_executions_of_another_caller(connect: Connect, source: Source):
+async def test_nobody_sees_the_executions_of_another_caller(connect, source):
     charlie = (await in_database(create_token)(name="charlie"))[1]
     async with connect() as client:
         await client.call_tool("text_statistics", {"text": "private"})
@@ -380,15 +281,7 @@ async def test_nobody_sees_the_executions_of_another_caller(connect: Connect, so
             assert "Unknown execution" in result.content[0].text
 
 
-async def test_built_in_tools_name_every_mistake_in_their_arguments(connect: Connect, source: Source):
-    """A2.5"""
-    async with connect() as client:
-        result = await client.call_tool("execute_workflow", {"arguments": 3, "speed": "high"})
-    assert result.is_error
-    assert all(path in result.content[0].text for path in ("/name", "/arguments", "/speed"))
-
-
-async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(connect: Connect, source: Source):
+async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(connect, source):
     """E5: a client that validates would refuse it without a word of why."""
     workflow = await in_database(Workflow.objects.get)(tool_name="text_statistics")
     schema = {"type": "object", "properties": {"words": {"type": "string"}}}
@@ -400,12 +293,8 @@ async def test_an_output_that_breaks_its_own_schema_is_said_and_still_shown(conn
     assert '"words": 2' in result.content[0].text
 
 
-def test_no_workflow_can_take_a_built_in_tools_name():
-    assert set(BUILT_IN_TOOLS) <= RESERVED
-
-
 async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engine_gets_the_rest(
-    connect: Connect, source: Source
+    connect, source
 ):
     """Issue 13, 5: in lists, in what is told of the workflow, and in what the engine answers to a call."""
     workflow = await in_database(Workflow.objects.get)(tool_name="countdown")
@@ -437,9 +326,7 @@ async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engin
     ],
     ids=["database", "not migrated", "bug"],
 )
-def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(
-    connect: Connect, source: Source, era: str, problem: Exception | None, told: str
-):
+def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(connect, source, era, problem, told):
     """A5.2, E6: the SDK would send them in the older era."""
 
     def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:

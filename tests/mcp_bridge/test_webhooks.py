@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 import httpx2
 import pytest
 from django.db import connection
-from django.test import Client as HttpClient
 from django.utils import timezone
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -35,9 +34,9 @@ from tests.connectors.job_engines import Answer, Asked, Busy, GitHub, serving
 from tests.executions.engines import until, wait_until
 from tests.executions.steps import advance_due_executions, let_pass, only, read, timeline
 from tests.factories import make_execution, make_source, make_workflow
-from tests.mcp_bridge.conftest import USUAL_OPTIONS, Connect, McpServer
+from tests.mcp_bridge.conftest import USUAL_OPTIONS, McpServer
 from tests.mcp_bridge.database import in_database
-from tests.mcp_bridge.other_process import OtherProcess, other_process
+from tests.mcp_bridge.other_process import other_process
 
 __all__ = ["admin_client", "other_process"]
 pytestmark = pytest.mark.databases(
@@ -184,8 +183,8 @@ def first() -> Execution | None:
 
 
 async def test_a_call_that_waits_has_its_result_as_soon_as_the_engine_reports_the_end(
-    connect: Connect, mcp_server: McpServer, engine: Tea, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    connect, mcp_server, engine, workflow, monkeypatch
+):
     """A7: by a second poll, where without the report the next one would have come at the deadline."""
     monkeypatch.setattr(follow, "UNREPORTED_SECONDS", LONG)
     # The delivery wakes the call, which would not look by itself.
@@ -206,8 +205,8 @@ async def test_a_call_that_waits_has_its_result_as_soon_as_the_engine_reports_th
 
 
 async def test_a_call_that_waits_in_another_process_has_its_result_too(
-    mcp_server: McpServer, token: str, other_process: OtherProcess, engine: Tea, workflow: Workflow
-) -> None:
+    mcp_server, token, other_process, engine, workflow
+):
     """A7, B8: the report is in the database, where each waiting request looks every second."""
     await in_database(Source.objects.update)(
         config=with_minimum(await in_database(Source.objects.get)(), LONG)
@@ -227,9 +226,7 @@ async def test_a_call_that_waits_in_another_process_has_its_result_too(
     assert engine.polls == 2
 
 
-def test_a_run_that_no_request_waits_for_is_polled_by_a_worker_at_once(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_a_run_that_no_request_waits_for_is_polled_by_a_worker_at_once(mcp_server, engine, workflow):
     """A7.5, B7."""
     execution = running(workflow, engine)
     assert advance_due_executions() == 0
@@ -240,9 +237,7 @@ def test_a_run_that_no_request_waits_for_is_polled_by_a_worker_at_once(
     assert read(execution).payload.output["conclusion"] == "success"
 
 
-def test_the_engine_decides_and_not_the_delivery(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_the_engine_decides_and_not_the_delivery(mcp_server, engine, workflow):
     """B7: a genuine delivery that is wrong costs a poll."""
     execution = running(workflow, engine)
     deliver(mcp_server, report(execution.run_id))
@@ -252,8 +247,8 @@ def test_the_engine_decides_and_not_the_delivery(
 
 
 def test_a_flood_of_genuine_deliveries_causes_no_more_polls_than_the_engine_allows(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+    mcp_server, engine, workflow
+):
     """B2, B7: repeated ones change nothing until the one before has led to a poll."""
     Source.objects.update(config=with_minimum(Source.objects.get(), LONG))
     polled_at = timezone.now()
@@ -270,8 +265,8 @@ def test_a_flood_of_genuine_deliveries_causes_no_more_polls_than_the_engine_allo
 
 @pytest.mark.parametrize("is_polled_alone", [False, True])
 def test_a_report_that_comes_while_a_poll_is_under_way_leads_to_another(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow, is_polled_alone: bool
-) -> None:
+    mcp_server, engine, workflow, is_polled_alone
+):
     """B7: that poll's answer may have been made before the run ended. Whether it is recorded with others or
     alone, as runs are that were reported before."""
     before = timezone.now() - timedelta(hours=2) if is_polled_alone else None
@@ -294,8 +289,8 @@ def test_a_report_that_comes_while_a_poll_is_under_way_leads_to_another(
 
 
 def test_a_report_that_comes_before_the_answer_to_the_start_makes_the_first_poll_due_at_once(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    mcp_server, engine, workflow, monkeypatch
+):
     """B7: the run's id is not known yet, and so every start that is under way may be meant."""
     for _ in range(MIN_RUNS):
         learn_from_end(make_ended(workflow, seconds=600), ended_at=None)
@@ -316,9 +311,7 @@ def test_a_report_that_comes_before_the_answer_to_the_start_makes_the_first_poll
     assert read(execution).state == State.COMPLETED
 
 
-def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(
-    engine: Tea, workflow: Workflow
-) -> None:
+def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(engine, workflow):
     """B7: between the look for the run and the look for starts."""
     execution = running(workflow, engine)
     run_id = execution.run_id
@@ -338,9 +331,7 @@ def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(
     assert is_due(execution)
 
 
-def test_a_report_does_not_hurry_an_engine_that_asked_to_be_left_alone(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_a_report_does_not_hurry_an_engine_that_asked_to_be_left_alone(mcp_server, engine, workflow):
     """B8: such as one whose limit of requests is used up."""
     later = timezone.now() + timedelta(minutes=10)
     execution = running(workflow, engine, attempts=1, next_attempt_at=later)
@@ -348,9 +339,7 @@ def test_a_report_does_not_hurry_an_engine_that_asked_to_be_left_alone(
     assert read(execution).next_attempt_at == later
 
 
-def test_nor_does_one_that_comes_while_the_engine_asks_for_that(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_nor_does_one_that_comes_while_the_engine_asks_for_that(mcp_server, engine, workflow):
     """B8: the report may be on its way when a poll is refused."""
     execution = running(workflow, engine, next_attempt_at=timezone.now())
     engine.busy_for = 600
@@ -375,9 +364,7 @@ def test_nor_does_one_that_comes_while_the_engine_asks_for_that(
         pytest.param(b'{"zen": "Keep it logically awesome.", "hook_id": 1}', id="a ping"),
     ],
 )
-def test_a_delivery_about_anything_else_is_taken_and_changes_nothing(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow, body: bytes
-) -> None:
+def test_a_delivery_about_anything_else_is_taken_and_changes_nothing(mcp_server, engine, workflow, body):
     """B7: engines repeat what is answered with an error."""
     execution = running(workflow, engine)
     assert execution.run_id == "9000000001"
@@ -387,7 +374,7 @@ def test_a_delivery_about_anything_else_is_taken_and_changes_nothing(
     assert Revision.current() == revision
 
 
-def test_a_run_of_another_source_is_not_meant(mcp_server: McpServer, engine: Tea, workflow: Workflow) -> None:
+def test_a_run_of_another_source_is_not_meant(mcp_server, engine, workflow):
     """B7: two repositories may have runs with one id, and secrets of their own."""
     other = make_tea("coffee", engine, secret="the-secret-of-coffee-0123456789")
     execution = running(workflow, engine)
@@ -397,9 +384,7 @@ def test_a_run_of_another_source_is_not_meant(mcp_server: McpServer, engine: Tea
     assert not is_due(execution)
 
 
-def test_github_sends_a_form_unless_it_is_told_otherwise(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_github_sends_a_form_unless_it_is_told_otherwise(mcp_server, engine, workflow):
     """B10: the signature is that of the form."""
     execution = running(workflow, engine)
     body = urlencode({"payload": report(execution.run_id).decode()}).encode()
@@ -411,9 +396,7 @@ def test_github_sends_a_form_unless_it_is_told_otherwise(
 # How often a run is polled besides.
 
 
-def test_runs_are_polled_less_often_while_their_webhook_reports_ends(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_runs_are_polled_less_often_while_their_webhook_reports_ends(mcp_server, engine, workflow):
     """B7: from the first report of a run of ours on, also of one that was over by then."""
     ended = running(workflow, engine, state=State.COMPLETED, finished_at=timezone.now())
     deliver(mcp_server, report(ended.run_id))
@@ -424,9 +407,7 @@ def test_runs_are_polled_less_often_while_their_webhook_reports_ends(
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_who_reads_the_status_causes_no_more_polls_either(
-    engine: Tea, workflow: Workflow, works: bool
-) -> None:
+def test_who_reads_the_status_causes_no_more_polls_either(engine, workflow, works):
     """B7: an end would have been reported, and progress may be 20 s old."""
     Source.objects.update(webhook_matched_at=timezone.now() if works else None)
     execution = running(workflow, engine, polled_at=timezone.now() - timedelta(seconds=5))
@@ -434,9 +415,7 @@ def test_who_reads_the_status_causes_no_more_polls_either(
     assert is_due(execution) is not works
 
 
-def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow
-) -> None:
+def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(mcp_server, engine, workflow):
     """B7, B8: such as one that was deleted at the engine."""
     Source.objects.update(webhook_matched_at=timezone.now())
     execution = running(workflow, engine, next_attempt_at=timezone.now())
@@ -451,12 +430,8 @@ def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(
 
 @pytest.mark.parametrize("seconds_ago", [0.0, 2 * LONG])
 def test_an_end_that_was_found_early_or_is_reported_just_then_is_not_missed(
-    mcp_server: McpServer,
-    engine: Tea,
-    workflow: Workflow,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds_ago: float,
-) -> None:
+    mcp_server, engine, workflow, monkeypatch, seconds_ago
+):
     """B7: the report may be on its way, or come while the poll is."""
     monkeypatch.setattr(engine_webhooks, "LATE", timedelta(seconds=LONG / 2))
     Source.objects.update(webhook_matched_at=timezone.now())
@@ -498,8 +473,8 @@ OTHERS = "the-secret-of-coffee-0123456789"
     ],
 )
 def test_whoever_cannot_prove_to_be_the_engine_gets_one_and_the_same_refusal(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow, name: str, headers: dict[str, str]
-) -> None:
+    mcp_server, engine, workflow, name, headers
+):
     """B8: it says neither which sources there are nor what was wrong."""
     make_tea("coffee", engine, secret=OTHERS)
     make_tea("without-secret", engine, secret="")
@@ -512,9 +487,7 @@ def test_whoever_cannot_prove_to_be_the_engine_gets_one_and_the_same_refusal(
     assert not is_due(execution)
 
 
-def test_a_connector_that_fails_to_read_a_delivery_says_no_more_than_that(
-    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connector_that_fails_to_read_a_delivery_says_no_more_than_that(mcp_server, source, monkeypatch):
     """B8: connectors may be other packages'; the log has the error."""
 
     def fail(*_: Any) -> None:
@@ -545,8 +518,8 @@ def test_a_connector_that_fails_to_read_a_delivery_says_no_more_than_that(
     ],
 )
 def test_a_genuine_delivery_that_is_not_as_declared_is_refused_in_words(
-    mcp_server: McpServer, source: Source, body: bytes, content_type: str, why: str
-) -> None:
+    mcp_server, source, body, content_type, why
+):
     """B8: the engine's list of deliveries shows them, and so does the source."""
     refused = deliver(mcp_server, body, headers=sign(body) | {"content-type": content_type})
     assert refused.status_code == 400
@@ -554,23 +527,21 @@ def test_a_genuine_delivery_that_is_not_as_declared_is_refused_in_words(
     assert why in (Source.objects.get().webhook_refusal or "")
 
 
-def test_a_giant_delivery_is_refused_before_anything_of_it_is_read(
-    mcp_server: McpServer, source: Source
-) -> None:
+def test_a_giant_delivery_is_refused_before_anything_of_it_is_read(mcp_server, source):
     """B8: also where it is genuine, as nobody knows that before."""
     body = b'{"a": "' + b"x" * LARGEST_BODY + b'"}'
     assert deliver(mcp_server, body).status_code == 413
     assert "larger than 65,536 bytes" in (Source.objects.get().webhook_refusal or "")
 
 
-def test_a_source_is_asked_by_post_only(mcp_server: McpServer, source: Source) -> None:
+def test_a_source_is_asked_by_post_only(mcp_server, source):
     """B8: browsers and crawlers learn nothing either."""
     assert mcp_server.get("/hooks/tea").status_code == mcp_server.get("/hooks/nowhere").status_code == 405
 
 
 def test_whoever_sends_wrong_deliveries_again_and_again_is_told_to_wait_and_the_engine_is_not(
-    mcp_server: McpServer, source: Source
-) -> None:
+    mcp_server, source
+):
     """B8: they may come from one address, as those of all repositories do."""
     body = report("77")
     for _ in range(DELIVERIES.failures):
@@ -589,9 +560,7 @@ def test_whoever_sends_wrong_deliveries_again_and_again_is_told_to_wait_and_the_
     assert Entry.objects.filter(event="delivery.refused").count() == noted + 1
 
 
-def test_the_refusals_of_an_address_that_goes_on_are_held_up(
-    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_refusals_of_an_address_that_goes_on_are_held_up(mcp_server, source, monkeypatch):
     """B8: as those of wrong tokens."""
     held: list[float] = []
 
@@ -608,8 +577,8 @@ def test_the_refusals_of_an_address_that_goes_on_are_held_up(
 
 
 def test_more_genuine_deliveries_than_an_engine_can_have_are_told_to_wait(
-    mcp_server: McpServer, engine: Tea, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    mcp_server, engine, workflow, monkeypatch
+):
     """B8: in all processes together, and for each source by itself."""
     monkeypatch.setattr(engine_webhooks, "DELIVERIES_PER_MINUTE", 1)
     monkeypatch.setattr(engine_webhooks, "DELIVERIES_AT_ONCE", 2)
@@ -625,8 +594,8 @@ def test_more_genuine_deliveries_than_an_engine_can_have_are_told_to_wait(
 
 
 def test_the_sources_page_shows_the_address_and_what_came_and_no_secret(
-    mcp_server: McpServer, admin_client: HttpClient, source: Source, settings: Any
-) -> None:
+    mcp_server, admin_client, source, settings
+):
     """B8, E1."""
     settings.PUBLIC_URL = "https://catalogue.example.com"
     page = admin_client.get(page_url(source))
@@ -646,9 +615,7 @@ def test_the_sources_page_shows_the_address_and_what_came_and_no_secret(
         assert SECRET not in answer.content.decode()
 
 
-def test_when_something_came_is_noted_every_ten_seconds_at_most(
-    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_something_came_is_noted_every_ten_seconds_at_most(mcp_server, source, monkeypatch):
     """B8: a flood writes no row for each."""
     monkeypatch.setattr(engine_webhooks, "NOTED_EVERY", timedelta(seconds=LONG))
 
@@ -664,7 +631,7 @@ def test_when_something_came_is_noted_every_ten_seconds_at_most(
     assert noted_after_another() > first_at
 
 
-def test_a_source_without_a_webhook_shows_none(admin_client: HttpClient, engine: Tea) -> None:
+def test_a_source_without_a_webhook_shows_none(admin_client, engine):
     """E1."""
     for source in (make_source("simple"), make_tea("without-secret", engine, secret="")):
         assert "/hooks/" not in admin_client.get(page_url(source)).content.decode()
