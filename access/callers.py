@@ -9,7 +9,7 @@ from django.db import models
 
 USER, GROUP = "user:", "group:"
 Person = frozenset[str]  # The keys of a user and the groups, such as `user:7` and `group:3`
-MOST_NAMES = 500
+MAX_NAMES = 500
 
 
 class Scope(models.TextChoices):
@@ -52,8 +52,8 @@ def check_form(names: Any) -> None:
         raise ValidationError(
             f"Each name must begin with {USER} or {GROUP}, such as {GROUP}Finance; not {shown}."
         )
-    if len(names) > MOST_NAMES:
-        raise ValidationError(f"There can be at most {MOST_NAMES} names: put the users into a group.")
+    if len(names) > MAX_NAMES:
+        raise ValidationError(f"There can be at most {MAX_NAMES} names: put the users into a group.")
 
 
 def find_keys(names: Iterable[str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from audit.models import TOLD, Entry, Kind, Progress, Segment, digest_of, record
 from connectors.background import CLOCKS_APART, WorkTime
 
 BATCH = 200  # Entries at a time: SQLite has one writer
-MOST_PROBLEMS = 1_000
+MAX_PROBLEMS = 1_000
 LATE = timedelta(minutes=2)  # How long after the time that it wrote a transaction may commit
 RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
 SALT = "audit seal v1"
@@ -329,7 +329,7 @@ class Report:
         return not self.problems
 
     def note(self, message: str, *, segment: int | None = None, entry: int | None = None) -> None:
-        if len(self.problems) < MOST_PROBLEMS:
+        if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(segment, entry, message))
 
 
@@ -467,7 +467,7 @@ def _verify_unsealed(report: Report) -> None:
             report.note(why, entry=entry.pk)
     known = Segment.objects.filter(number=OuterRef("segment"))
     lost = Entry.objects.exclude(segment=None).filter(~Exists(known))
-    for entry in lost.order_by("pk")[:MOST_PROBLEMS]:
+    for entry in lost.order_by("pk")[:MAX_PROBLEMS]:
         report.note("its segment is missing", segment=entry.segment, entry=entry.pk)
 
 
@@ -487,7 +487,7 @@ def note_copies(model: type[Model], report: Report, *columns: str) -> None:
     """No two rows that the product wrote are equal in these columns."""
     rows = model._default_manager.order_by()
     for same in rows.values(*columns).annotate(number=Count("*")).filter(number__gt=1).values(*columns):
-        keys = ", ".join(map(str, rows.filter(**same).values_list("pk", flat=True)[:MOST_PROBLEMS]))
+        keys = ", ".join(map(str, rows.filter(**same).values_list("pk", flat=True)[:MAX_PROBLEMS]))
         report.note(f"{model._meta.verbose_name} {keys}: one is a copy of another")
 
 

@@ -44,7 +44,7 @@ FILLED_BY_MIGRATIONS: tuple[type[models.Model], ...] = (
     ContentType, Permission, Group, Group.permissions.through, Role, Progress,
 )  # fmt: skip
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
-LARGEST_FILE = 1024 * 1024  # Bytes of each file besides the database
+MAX_FILE_BYTES = 1024 * 1024  # Bytes of each file besides the database
 DAMAGED = "a file whose header cannot be right"
 REPORT_SECONDS = 5.0
 OTHER_SESSIONS = """
@@ -249,8 +249,8 @@ def _plain_files(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    if member.name != DATABASE and member.size > LARGEST_FILE:
-        raise tarfile.ReadError(f"{member.name} has more than {LARGEST_FILE:,} bytes")
+    if member.name != DATABASE and member.size > MAX_FILE_BYTES:
+        raise tarfile.ReadError(f"{member.name} has more than {MAX_FILE_BYTES:,} bytes")
     content = archive.extractfile(member)
     assert content is not None, "it is a file"
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:

@@ -27,7 +27,7 @@ LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OUTPUT_SCHEMA = "output_schema"  # Metadata key for the schema of a result that MCP does not promise
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 TOO_DEEP = "nested too deep to be read"
-LONGEST_ADDRESS = 500
+MAX_ADDRESS_LENGTH = 500
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
 UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
 SKIPPED = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # By browsers, in addresses
@@ -179,7 +179,7 @@ class FeatureDefinition(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: FeatureKind
-    id: str = Field(min_length=1, max_length=LONGEST_ADDRESS)
+    id: str = Field(min_length=1, max_length=MAX_ADDRESS_LENGTH)
     """The server's identifier, sent unchanged: a prompt's name, a resource's URI or a URI template."""
     name: Text = Field(min_length=1, max_length=255)
     title: OptionalText = ""

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Rejected, Unreachable, Unsupported
 
-LONGEST_POLL_SECONDS = 3_600.0
+MAX_POLL_SECONDS = 3_600.0
 DETAILS_SECONDS = 25.0
 """From the beginning of a poll, which may take 30 s: what the engine has not said by then of a result, a
 reason or logs is left out, because the run's state must not be lost with it."""
@@ -62,7 +62,7 @@ class Capabilities:
 
     def __post_init__(self) -> None:
         # A later poll would be taken for the plan of a clock that is ahead.
-        object.__setattr__(self, "min_poll_seconds", min(self.min_poll_seconds, LONGEST_POLL_SECONDS))
+        object.__setattr__(self, "min_poll_seconds", min(self.min_poll_seconds, MAX_POLL_SECONDS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,18 +30,18 @@ from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import REDIRECTS, EngineClient
 from connectors.network.headers import signing_key
-from connectors.network.redaction import SHORTEST_IN_VALUES, printable, shorten
+from connectors.network.redaction import MIN_IN_VALUES_LENGTH, printable, shorten
 from connectors.network.transport import HttpLimits
 from executions.approvals import PERMISSION, moment, page_of
 from executions.models import Approval, ApprovalNotice, Execution
 
-FIRST_SECONDS, LONGEST_SECONDS = 5, 3600  # Between two attempts
+FIRST_SECONDS, MAX_SECONDS = 5, 3600  # Between two attempts
 GIVE_UP_AFTER = timedelta(days=3)
 CLAIMED = timedelta(seconds=60)  # Longer than one attempt takes
 WEBHOOK_SECONDS = 15.0
 AT_ONCE = 100
 SHOWN_ARGUMENTS = 4_000
-MOST_APPROVERS = 200
+MAX_APPROVERS = 200
 MAX_ERROR = 500
 
 
@@ -80,7 +80,7 @@ def _send_through(channel: ApprovalNotice.Channel, seconds: float) -> int:
 def _due(now: datetime) -> QuerySet[ApprovalNotice]:
     is_due = Q(next_attempt_at__lte=now)
     # No right clock plans so far ahead.
-    is_due |= Q(next_attempt_at__gt=now + timedelta(seconds=LONGEST_SECONDS) + CLOCKS_APART)
+    is_due |= Q(next_attempt_at__gt=now + timedelta(seconds=MAX_SECONDS) + CLOCKS_APART)
     return ApprovalNotice.objects.filter(is_due, sent_at=None, given_up_at=None)
 
 
@@ -102,7 +102,7 @@ def _send(notice: ApprovalNotice) -> bool:
         send(notice, approval)
     except NotSent as why:
         now = timezone.now()
-        pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=LONGEST_SECONDS)
+        pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=MAX_SECONDS)
         notice.next_attempt_at = now + timedelta(seconds=pause)
         notice.error = shorten(printable(str(why)), MAX_ERROR)
         is_over = notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER
@@ -184,7 +184,7 @@ async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
     limits = HttpLimits(connect_seconds=5.0, read_seconds=WEBHOOK_SECONDS, total_seconds=WEBHOOK_SECONDS)
     parts = urlsplit(address)
     # Of many services, whoever knows the path or the query may send.
-    values = [value for _, value in parse_qsl(parts.query) if len(value) >= SHORTEST_IN_VALUES]
+    values = [value for _, value in parse_qsl(parts.query) if len(value) >= MIN_IN_VALUES_LENGTH]
     secrets = [parts.path.rstrip("/"), parts.query, *values]
     client = EngineClient(base_url=f"{parts.scheme}://{parts.netloc}", limits=limits, secrets=secrets)
     try:
@@ -230,7 +230,7 @@ def approvers_of(approval: Approval) -> Iterable[Any]:
     )
     if approval.asked_by_id is not None and not settings.CATALOGUE.approve_own_calls:
         people = people.exclude(pk=approval.asked_by_id)
-    return people.filter(is_staff=True).exclude(email="").order_by("pk")[:MOST_APPROVERS]
+    return people.filter(is_staff=True).exclude(email="").order_by("pk")[:MAX_APPROVERS]
 
 
 def _letter(approval: Approval, execution: Execution) -> str:

@@ -55,7 +55,7 @@ from executions.wakeups import request_poll, wake
 PERMISSION = "executions.decide_approval"
 MAX_MINUTES = 30 * 24 * 60
 OWN_CALL = "You cannot approve your own call here; another person must decide."
-LONGEST_WORDS = 2_000
+MAX_MESSAGE_LENGTH = 2_000
 SWEPT_AT_ONCE = 100
 RETRY_SECONDS = 60
 Verdict = ApprovalDecision.Verdict
@@ -205,8 +205,10 @@ def decide(
     if not _is_approver(user):
         raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
     words = words.strip()
-    if len(words) > LONGEST_WORDS:
-        raise NotDecided(f"Nothing was decided: the text must be at most {LONGEST_WORDS:,} characters long.")
+    if len(words) > MAX_MESSAGE_LENGTH:
+        raise NotDecided(
+            f"Nothing was decided: the text must be at most {MAX_MESSAGE_LENGTH:,} characters long."
+        )
     if verdict == Verdict.REFUSE and not words:
         raise NotDecided("Nothing was decided: give a reason for the refusal; the caller sees it.")
     if minutes is not None and not 1 <= minutes <= MAX_MINUTES:

@@ -6,7 +6,7 @@ from catalogue.naming import counted
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
 
-LONGEST_KEY = 255
+MAX_KEY_LENGTH = 255
 MAX_LISTING = 20_000
 # Added if an engine refuses arguments by a schema that differs from the exposed one.
 HELD_CHANGE = (
@@ -64,7 +64,7 @@ class InvalidIdempotencyKey(StartRefused):
 
     def __init__(self) -> None:
         super().__init__(
-            f"An idempotency key must consist of 1 to {LONGEST_KEY} printable ASCII characters, such as a "
+            f"An idempotency key must consist of 1 to {MAX_KEY_LENGTH} printable ASCII characters, such as a "
             "UUID. Nothing was started."
         )
 

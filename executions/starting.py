@@ -144,7 +144,7 @@ def _pause(**whose: str) -> int:
 
 def read_idempotency_key(sent: Any) -> str:
     """A valid key. Raises InvalidIdempotencyKey, also for an empty one: the client relies on it."""
-    if not isinstance(sent, str) or not 0 < len(sent) <= refusals.LONGEST_KEY:
+    if not isinstance(sent, str) or not 0 < len(sent) <= refusals.MAX_KEY_LENGTH:
         raise refusals.InvalidIdempotencyKey
     if not (sent.isascii() and sent.isprintable() and sent.strip()):
         raise refusals.InvalidIdempotencyKey

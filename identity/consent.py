@@ -49,7 +49,7 @@ from identity.tokens import LOOPBACK
 
 app_name = "oauth2_provider"  # Django-oauth-toolkit looks for its addresses under this name
 NAMED_TOOLS = 8
-LARGEST_REGISTRATION = 16 * 1024  # Bytes
+MAX_REGISTRATION_BYTES = 16 * 1024  # Bytes
 SIGN_IN = reverse_lazy(f"{app_name}:sign-in")
 
 
@@ -254,8 +254,10 @@ def register(request: HttpRequest) -> HttpResponseBase:
         full = "Too many registered clients have not been allowed by a user yet. Try again in half an hour."
         return _registration_refused("temporarily_unavailable", full, status=503, wait=1800)
     try:
-        if len(request.body) > LARGEST_REGISTRATION:
-            raise server.InvalidClient(f"The metadata must not be larger than {LARGEST_REGISTRATION} bytes.")
+        if len(request.body) > MAX_REGISTRATION_BYTES:
+            raise server.InvalidClient(
+                f"The metadata must not be larger than {MAX_REGISTRATION_BYTES} bytes."
+            )
         document = parse_json(request.body, given=True)
         if not isinstance(document, dict):
             raise server.InvalidClient("The request body must be a JSON object.")

@@ -25,7 +25,7 @@ PACE_SECONDS = 0.5  # Between two requests to these pages, which take some 20 ms
 PATIENCE_SECONDS = 15.0  # After so long without a turn a request is refused
 FREE_GUESSES = 3  # Wrong tokens of one address that are refused at once, within WINDOW_SECONDS
 HOLD_SECONDS = 2.0  # Added to the delay with each further one
-MOST_HOLDS = 5
+MAX_HOLDS = 5
 WINDOW_SECONDS = 60.0
 REFUSAL_SECONDS = 0.5  # Between two refusals whatever their addresses: each takes some 10 ms of a process
 REFUSED_AT_ONCE = 5  # After a pause
@@ -103,7 +103,7 @@ class Doorkeeper:
         if len(self._guesses) >= REMEMBERED_ADDRESSES:
             self._guesses.clear()
         self._guesses[place] = (since, number + 1)
-        longest = HOLD_SECONDS * MOST_HOLDS
+        longest = HOLD_SECONDS * MAX_HOLDS
         hold = min(HOLD_SECONDS * max(0, number - FREE_GUESSES + 1), longest)
         mine = max(now - (REFUSED_AT_ONCE - 1) * REFUSAL_SECONDS, self._next_refusal)
         if has_turn := mine - now <= longest:

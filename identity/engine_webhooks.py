@@ -8,7 +8,7 @@ from audit.models import origin
 from executions import engine_webhooks
 from identity.authentication import TooManyFailures, note_wrong_delivery
 
-LARGEST_BODY = 64 * 1024  # As for all unauthenticated senders; reports of ends are much smaller
+MAX_BODY_BYTES = 64 * 1024  # As for all unauthenticated senders; reports of ends are much smaller
 REFUSED = "There is no such webhook, or the signature of this delivery is not valid."
 
 
@@ -17,8 +17,8 @@ REFUSED = "There is no such webhook, or the signature of this delivery is not va
 def receive_delivery(request: HttpRequest, source: str) -> JsonResponse:
     length = request.META.get("CONTENT_LENGTH") or ""
     try:
-        if (length.isdigit() and int(length) > LARGEST_BODY) or len(request.body) > LARGEST_BODY:
-            return _refuse(source, f"The request body is larger than {LARGEST_BODY:,} bytes.", status=413)
+        if (length.isdigit() and int(length) > MAX_BODY_BYTES) or len(request.body) > MAX_BODY_BYTES:
+            return _refuse(source, f"The request body is larger than {MAX_BODY_BYTES:,} bytes.", status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
         engine_webhooks.take_delivery(source, headers, request.body)
     except engine_webhooks.NotProven as refused:

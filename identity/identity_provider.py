@@ -9,7 +9,7 @@ from connectors.background import finish_at_exit
 from connectors.network.issuer import Issuer, TokenRefused
 from identity.models import ExternalIdentity
 
-LONGEST_NAME = 255  # Of an issuer or subject
+MAX_NAME_LENGTH = 255  # Of an issuer or subject
 EMAIL = "email"  # The claim that counts only if the server has verified it
 _issuers: dict[tuple[str, str, SecretStr, str], Issuer] = {}  # Of the background loop, by their settings
 
@@ -20,7 +20,7 @@ def identity_of(claims: dict[str, Any]) -> dict[str, str]:
     # Others may be shared by several people, or read alike.
     if not isinstance(subject, str) or not subject.isprintable() or subject != subject.strip() or not subject:
         raise TokenRefused("its subject is not a text of visible characters")
-    if max(len(issuer), len(subject)) > LONGEST_NAME:
+    if max(len(issuer), len(subject)) > MAX_NAME_LENGTH:
         raise TokenRefused("its subject is too long")
     return {"issuer": issuer, "subject": subject}
 

@@ -21,7 +21,7 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from identity.models import AccessToken, TokenState
 from identity.tokens import (
-    MOST_OVERLAP_HOURS,
+    MAX_OVERLAP_HOURS,
     Expiry,
     check_new_owner,
     create_token,
@@ -157,7 +157,7 @@ class RotationSerializer(base.StrictSerializer, serializers.ModelSerializer[Acce
     overlap_hours = serializers.FloatField(
         default=0,
         min_value=0,
-        max_value=MOST_OVERLAP_HOURS,
+        max_value=MAX_OVERLAP_HOURS,
         help_text="For how long the current secret works beside the new one.",
     )
 

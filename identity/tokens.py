@@ -37,7 +37,7 @@ REMEMBERED_ORIGINS = 50  # Of one token, between two writes
 REMEMBERED_USES = 10_000
 KEPT_USES = 10  # Addresses with their clients, the last ones
 SHOWN_AGENT = 120  # Characters of a User-Agent
-MOST_OVERLAP_HOURS = 720
+MAX_OVERLAP_HOURS = 720
 KEEP, ASSIGN = "mcp_bridge.keep_accesstoken", "mcp_bridge.assign_accesstoken"
 NAMED_TOKENS = 10
 
@@ -172,8 +172,8 @@ def rotate_token(
     row = locked.select_related("owner", "created_by").get(pk=token.pk)
     if row.state is TokenState.REVOKED:
         raise ValidationError(f"{row.name} is revoked. Create another token.")
-    if not 0 <= overlap_hours <= MOST_OVERLAP_HOURS:
-        raise ValidationError({"overlap_hours": f"Must be between 0 and {MOST_OVERLAP_HOURS} hours."})
+    if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
+        raise ValidationError({"overlap_hours": f"Must be between 0 and {MAX_OVERLAP_HOURS} hours."})
     _check_rotation(row, rotated_by=rotated_by)
     now, text = timezone.now(), new_secret()
     ends_at = now + timedelta(hours=overlap_hours)

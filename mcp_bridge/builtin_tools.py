@@ -51,7 +51,7 @@ from telemetry import metrics
 Arguments = dict[str, Any]
 LIST_NAME = "list_workflows"
 DEFAULT_LIMIT = 200
-MOST_LISTED = 500
+MAX_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and will be "
@@ -59,7 +59,7 @@ DEPRECATED = (
     "(docs/migration.md)."
 )
 MAX_WAIT_SECONDS = 50  # Common clients give up after 60 s
-USUAL_PAGE = 10
+DEFAULT_PAGE_SIZE = 10
 ANY = "any"  # A state, for models that fill in every argument
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 OTHER_SPELLINGS = {"clear_cache": "ClearCache"}  # Of built-in tools, where no workflow has that name
@@ -240,7 +240,7 @@ LIST_WORKFLOWS = BuiltInTool(
                 "detailed: also version, author, every input and output."
             ),
         },
-        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": DEFAULT_LIMIT},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": DEFAULT_LIMIT},
         "cursor": {
             "type": "string",
             "description": "next_cursor of the page before, with the same other arguments.",
@@ -401,7 +401,7 @@ def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
         call.access.caller,
         state="" if state == ANY else state,
         tool_name=arguments.get("tool", ""),
-        limit=int(arguments.get("limit", USUAL_PAGE)),
+        limit=int(arguments.get("limit", DEFAULT_PAGE_SIZE)),
         cursor=arguments.get("cursor", ""),
     )
     return {
@@ -471,7 +471,7 @@ EXECUTION_TOOLS = (
                 "type": "integer",
                 "minimum": 1,
                 "maximum": MAX_AT_A_TIME,
-                "default": USUAL_PAGE,
+                "default": DEFAULT_PAGE_SIZE,
                 "description": "How many to list.",
             },
             "cursor": {

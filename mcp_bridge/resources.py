@@ -410,7 +410,7 @@ async def _answer_read(
             return await upstream.read_resource(context, found, params.uri, access, given)
     except (UnknownResource, NotFound) as error:
         code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
-        raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
+        raise MCPError(code, str(error), data={"uri": params.uri[:MAX_ADDRESS_LENGTH]}) from None
     return types.ReadResourceResult(contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms())
 
 
@@ -508,7 +508,7 @@ def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Reso
 
 def _read(uri: str, access: Access) -> Found | upstream.Located:
     """A server's resource is only located. Raises UnknownResource, MCPError for a missing scope."""
-    if scheme_of(uri) not in OWN_SCHEMES and len(uri) <= LONGEST_ADDRESS and access.allows(Scope.RUN):
+    if scheme_of(uri) not in OWN_SCHEMES and len(uri) <= MAX_ADDRESS_LENGTH and access.allows(Scope.RUN):
         seen = current_catalogue().features_within(access.bounds)
         if (located := upstream.find_resource(seen, uri)) is not None:
             upstream.count_read(access)
@@ -522,16 +522,16 @@ def _read(uri: str, access: Access) -> Found | upstream.Located:
 
 RESOURCES = (*WORKFLOW_RESOURCES, *EXECUTION_RESOURCES)
 OWN_SCHEMES = frozenset(scheme_of(str(kind.template)) for kind in RESOURCES)
-LONGEST_ADDRESS = 2_000
+MAX_ADDRESS_LENGTH = 2_000
 SHOWN = 100
 
 
 def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
     """With the variables of its template. Raises UnknownResource."""
-    if len(uri) > LONGEST_ADDRESS:
+    if len(uri) > MAX_ADDRESS_LENGTH:
         raise UnknownResource(
             f"The address has {len(uri):,} characters. Addresses of this server have at most "
-            f"{LONGEST_ADDRESS:,}."
+            f"{MAX_ADDRESS_LENGTH:,}."
         )
     scheme, _, rest = uri.partition(":")
     # Only the scheme ignores case (RFC 3986).

@@ -262,7 +262,7 @@ class TryForm(forms.Form):
     id = forms.UUIDField(widget=forms.HiddenInput)
     instructions = forms.CharField(
         label="Instructions",
-        max_length=records.LONGEST_INSTRUCTIONS,
+        max_length=records.MAX_INSTRUCTIONS_LENGTH,
         help_text="Describe what you want, in your own words.",
         error_messages={"required": "Describe what you want."},
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),

@@ -95,7 +95,7 @@ class ModelError(Exception):
 
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
+MAX_MESSAGE_LENGTH = 300  # Characters of the server's message that an error quotes
 MAX_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
 
 
@@ -155,7 +155,7 @@ def _parse(body: bytes) -> _Completion:
         return _Completion.model_validate(value)
     except ValidationError:
         # Some servers report errors with a success status.
-        words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
+        words = shorten(words_in(value.get("error")), MAX_MESSAGE_LENGTH) if isinstance(value, dict) else ""
         problem, sentence = ModelProblem.REFUSED, f"The model server reports an error: {words}"
         if not words:
             problem = ModelProblem.EMPTY
@@ -165,7 +165,7 @@ def _parse(body: bytes) -> _Completion:
 
 def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProblem, str] | None:
     if choice.message.refusal:
-        words = shorten(printable(choice.message.refusal), LONGEST_WORDS)
+        words = shorten(printable(choice.message.refusal), MAX_MESSAGE_LENGTH)
         return ModelProblem.REFUSED, f"The model declines: {words}"
     if choice.finish_reason == "content_filter":
         return (
@@ -227,7 +227,7 @@ known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
 forget_dialects = known_dialects.clear
 
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
+FIRST_WAIT, MAX_WAIT_SECONDS = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
 NO_QUOTA = b"insufficient_quota"  # A code with status 429 that does not pass with time
 USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY must check it."
 ABOUT_MODEL = re.compile(
@@ -342,7 +342,7 @@ async def _ask(
         if isinstance(answer, Answer):
             if 200 <= answer.status < 300:
                 break
-            words = shorten(" ".join(words_of(answer.body, client.redactor).split()), LONGEST_WORDS)
+            words = shorten(" ".join(words_of(answer.body, client.redactor).split()), MAX_MESSAGE_LENGTH)
             asks_for_json = schema is not None
             plainer, is_named = dialect.fallback_for(answer.status, words, asks_for_json=asks_for_json)
             if plainer is not None:
@@ -354,7 +354,7 @@ async def _ask(
             problem = _passing_problem(answer, words, wanted)
         else:
             problem = answer
-        backoff = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=LONGEST_WAIT))
+        backoff = spread(backoff_seconds(repeated, first=FIRST_WAIT, longest=MAX_WAIT_SECONDS))
         seconds = backoff if problem.retry_after is None else problem.retry_after
         if repeated >= wanted.retries or seconds >= deadline - asyncio.get_running_loop().time():
             raise problem

@@ -52,7 +52,7 @@ EMPTIED: dict[str, Any] = {
     "http_spec": None,
     "formatted_response": "",
 }
-LONGEST_INSTRUCTIONS = 20_000
+MAX_INSTRUCTIONS_LENGTH = 20_000
 MAX_FORMAT_INSTRUCTIONS = 5_000  # Characters
 MAX_TOOLS = 200  # In one request
 

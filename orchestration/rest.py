@@ -31,15 +31,15 @@ from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, settle_requests
 from orchestration.records import WITH_RUN, raw_response_of, warnings_of
 
-LONGEST_ID = 255
+MAX_ID_LENGTH = 255
 
 
 class AskSerializer(base.StrictSerializer):
     """What the user wants, in natural language, and which tools may be used for it."""
 
-    user_instructions = serializers.CharField(max_length=records.LONGEST_INSTRUCTIONS)
+    user_instructions = serializers.CharField(max_length=records.MAX_INSTRUCTIONS_LENGTH)
     tool_ids = serializers.ListField(
-        child=serializers.CharField(max_length=LONGEST_ID),
+        child=serializers.CharField(max_length=MAX_ID_LENGTH),
         min_length=1,
         max_length=records.MAX_TOOLS,
         help_text="The names of the tools that the model may use.",

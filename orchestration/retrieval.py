@@ -19,7 +19,7 @@ from connectors.http_tools.tool import HttpOperation
 from connectors.network.redaction import printable, shorten
 from orchestration.models import Failure, StageFailed
 
-LONGEST_TITLE = 200
+MAX_TITLE_LENGTH = 200
 MAX_SHOWN_TITLE = 80  # Where only names and titles are given
 MAX_LIKELY = 40  # Tools that are described once the model has said what it looks for
 MAX_ENDPOINT = 2_000
@@ -200,7 +200,7 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
 def _written(text: _ToolText, depth: _Depth) -> str:
     facts = {
         "name": text.name,
-        "title": one_line(text.title, LONGEST_TITLE),
+        "title": one_line(text.title, MAX_TITLE_LENGTH),
         "description": one_line(text.description, depth.description),
         "endpoint": one_line(text.endpoint, MAX_ENDPOINT),
     }

@@ -590,7 +590,7 @@ def ask_for_selected(
     return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)
 
 
-MOST_UNASKED = 20  # Rows
+MAX_UNASKED = 20  # Rows
 
 
 def ask_if_many(
@@ -606,7 +606,7 @@ def ask_if_many(
 ) -> HttpResponse | None:
     """For actions that agents notice: with all pages selected, nobody has seen how many rows that is. `note`
     says of their number what happens. With something to be `shown`, it asks about a single row too."""
-    if (count := affected.count()) <= MOST_UNASKED and not shown:
+    if (count := affected.count()) <= MAX_UNASKED and not shown:
         apply()
         return None
     told: dict[str, Any] = {"note": note(count), "shown": shown or None, "sent": sent}

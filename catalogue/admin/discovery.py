@@ -44,7 +44,7 @@ OFFER, FIELD, IN_PART, KEPT = "offer", "field", "in_part", "kept"
 COMMANDING = "may try to command agents"
 SHOWN_DONE = 5
 SHOWN_AT_ONCE = 50  # Reviews on one page, and so the most that one click decides
-LONGEST_COMPARED = 400  # Words of two compared texts; the comparison takes cubic time at worst
+MAX_COMPARED_LENGTH = 400  # Words of two compared texts; the comparison takes cubic time at worst
 
 
 class DecisionFilter(DropdownFilter):  # type: ignore[misc]
@@ -326,7 +326,7 @@ def _shown_value(value: Any) -> SafeString:
 
 def _marked(old: str, new: str) -> tuple[SafeString, SafeString]:
     before, after = show_unseen(old).split(" "), show_unseen(new).split(" ")
-    if len(before) + len(after) > LONGEST_COMPARED:
+    if len(before) + len(after) > MAX_COMPARED_LENGTH:
         return _shown_value(old), _shown_value(new)
     left: list[str] = []
     right: list[str] = []

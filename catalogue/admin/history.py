@@ -49,7 +49,7 @@ REVERTED = {
     HistoryEntry.Kind.CHANGED: "has its previous values again",
     HistoryEntry.Kind.DELETED: "was restored",
 }
-MOST_ACTORS, MOST_REVERTED, SHOWN_REFUSALS = 500, 500, 5
+MAX_ACTORS, MAX_REVERTED, SHOWN_REFUSALS = 500, 500, 5
 
 
 def _kind_of_object(label: str) -> str:
@@ -67,7 +67,7 @@ class ActorFilter(DropdownFilter):  # type: ignore[misc]
         newest = HistoryEntry.objects.order_by("-at").values_list("actor", "actor_name")[:SEARCHED]
         # A renamed user keeps the key, while all commands share one.
         known = sorted(set(newest), key=lambda pair: pair[::-1])
-        return [(f"{actor} {name}", name) for actor, name in known[:MOST_ACTORS]]
+        return [(f"{actor} {name}", name) for actor, name in known[:MAX_ACTORS]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
         actor, _, name = (self.value() or "").partition(" ")
@@ -148,9 +148,9 @@ class HistoryEntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     @admin.action(description="Revert", permissions=["revert"])
     def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> HttpResponse | None:
         """The latest first, so that several changes of one object are reverted in turn."""
-        if (count := queryset.count()) > MOST_REVERTED:
+        if (count := queryset.count()) > MAX_REVERTED:
             messages.error(
-                request, f"{count:,} are too many: you can revert at most {MOST_REVERTED} at a time."
+                request, f"{count:,} are too many: you can revert at most {MAX_REVERTED} at a time."
             )
             return None
 

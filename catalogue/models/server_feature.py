@@ -12,13 +12,13 @@ from django.utils import timezone
 from catalogue.fields import JSONTextField
 from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
-from connectors.definitions import LONGEST_ADDRESS, FeatureKind, address_problem
+from connectors.definitions import MAX_ADDRESS_LENGTH, FeatureKind, address_problem
 
 PROMPT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PREFIX = "upstream"
 OWN_SCHEMES = frozenset({"workflow", "execution", PREFIX})
 """Of the product's own resources, and of servers' addresses that clash with another's."""
-MAX_SERVED = LONGEST_ADDRESS + 100  # With the prefix and the source's name
+MAX_SERVED = MAX_ADDRESS_LENGTH + 100  # With the prefix and the source's name
 
 
 def scheme_of(uri: str) -> str:
@@ -49,7 +49,9 @@ class ServerFeature(Exposing):
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="features", editable=False)
     kind = models.CharField(max_length=10, choices=Kind.choices, editable=False)
-    upstream_id = models.CharField("the server's name or address", max_length=LONGEST_ADDRESS, editable=False)
+    upstream_id = models.CharField(
+        "the server's name or address", max_length=MAX_ADDRESS_LENGTH, editable=False
+    )
     served_as = models.CharField(
         max_length=MAX_SERVED,
         help_text="The name or address by which clients know it. Made once, and stable.",

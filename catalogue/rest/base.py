@@ -39,7 +39,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
-from access.callers import MOST_NAMES
+from access.callers import MAX_NAMES
 from access.permissions import InsufficientScope
 from catalogue.database_problems import TAKEN, describe_outage, is_taken, is_unusable, log_outage
 from catalogue.long_lists import (
@@ -603,7 +603,7 @@ class ReservedForField(serializers.ListField):
 
     def __init__(self, **options: Any) -> None:
         child = serializers.CharField(max_length=200)
-        super().__init__(child=child, max_length=MOST_NAMES, help_text=RESERVED_FOR, **options)
+        super().__init__(child=child, max_length=MAX_NAMES, help_text=RESERVED_FOR, **options)
 
 
 def rename(columns: Mapping[str, str], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
-SHORTEST_IN_VALUES = 8  # A shorter secret may be part of an id or a result, which must not change
+MIN_IN_VALUES_LENGTH = 8  # A shorter secret may be part of an id or a result, which must not change
 WORD_KEYS = (
     *("error", "message", "detail", "msg", "reason", "title", "description", "errors"),
     "exception_message",
@@ -38,7 +38,7 @@ class Redactor:
     def _know(self, known: set[str]) -> None:
         self._known = known
         self._anywhere = _pattern_of(known)
-        long_ones = {secret for secret in known if len(secret) >= SHORTEST_IN_VALUES}
+        long_ones = {secret for secret in known if len(secret) >= MIN_IN_VALUES_LENGTH}
         self._in_values = _pattern_of(long_ones)
         # The longest part of each that no JSON writer escapes (some escape "/" and non-ASCII characters).
         self._probes = {
@@ -82,7 +82,7 @@ _used: set[str] = set()
 
 def remember_credentials(secrets: Iterable[str]) -> None:
     """Keeps what a connector of this process is made with, for `mask_credentials`."""
-    _used.update(secret for secret in secrets if len(secret) >= SHORTEST_IN_VALUES)
+    _used.update(secret for secret in secrets if len(secret) >= MIN_IN_VALUES_LENGTH)
 
 
 def mask_credentials(text: str) -> str:
@@ -214,6 +214,6 @@ def _char_in_any_escape(char: str) -> str:
 def _in_base64(secret: str) -> set[str]:
     """Leaves out the padding of a long secret, as some do."""
     encoded = base64.b64encode(secret.encode("utf-8", "replace")).decode()
-    if len(secret) >= SHORTEST_IN_VALUES:
+    if len(secret) >= MIN_IN_VALUES_LENGTH:
         encoded = encoded.rstrip("=")
     return {encoded, encoded.replace("+", "-").replace("/", "_")}

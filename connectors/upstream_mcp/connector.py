@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from connectors.definitions import (
     ADDRESS,
-    LONGEST_ADDRESS,
+    MAX_ADDRESS_LENGTH,
     TOO_DEEP,
     FeatureDefinition,
     FeatureKind,
@@ -142,7 +142,7 @@ def _template_problem(template: str) -> str:
     if not ADDRESS.fullmatch(template):
         return "its template does not begin with a scheme, or has characters that a URI cannot have"
     try:
-        parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
+        parsed = UriTemplate.parse(template, max_length=MAX_ADDRESS_LENGTH)
     except InvalidUriTemplate as error:
         return f"its template cannot be used: {error}"[:1000]
     if runs_as_script(template):

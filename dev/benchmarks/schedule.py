@@ -11,7 +11,7 @@ from executions.runner.schedule import LatestRuns
 RUNS = 300
 LEARNING = 100
 """Of these the first, which are not measured."""
-USUAL_SECONDS = (0.005, 0.05, 0.3, 3.0, 60.0, 1200.0)
+DEFAULT_SECONDS = (0.005, 0.05, 0.3, 3.0, 60.0, 1200.0)
 SPREAD = 0.3
 """Of the logarithms of a workflow's durations."""
 SHORTEST = 1.0
@@ -80,7 +80,7 @@ def main() -> None:
     header = ["runs take", "polled", "median wait", "of the run", "polls"]
     for tells_times in (True, False):
         print(f"  The engine says {'when' if tells_times else 'only that'} a run ended.")
-        rows = [row for seconds in USUAL_SECONDS for row in simulate(seconds, tells_times=tells_times)]
+        rows = [row for seconds in DEFAULT_SECONDS for row in simulate(seconds, tells_times=tells_times)]
         table(header, *rows)
 
 

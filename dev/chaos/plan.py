@@ -12,7 +12,7 @@ KEYED, PLAIN, ASKED = "keyed", "plain", "asked"
 """Engines: one starts one run per idempotency key; one promises nothing; one starts as many as it is told
 to, and can be asked which run it started for a key."""
 ENGINES = (KEYED, PLAIN, ASKED)
-SHORTEST_OUTAGE_FOR_ALL = 10.0
+MIN_OUTAGE_FOR_ALL_SECONDS = 10.0
 """An engine that is asked is believed only after a minute that it has no run: too long for a short test."""
 CALLERS = ("alice", "bob", "charlie")
 LEASE_AND_MORE = 26.0
@@ -87,7 +87,7 @@ def draw_plan(*, seed: int, executions: int, kills: int, outage: float, longest:
     """The same arguments give the same plan. `longest`: seconds that a run takes at most."""
     seconds = 2 * outage + 3 * kills
     dice = random.Random(f"calls {seed}")
-    engines = ENGINES if outage >= SHORTEST_OUTAGE_FOR_ALL else (KEYED, PLAIN)
+    engines = ENGINES if outage >= MIN_OUTAGE_FOR_ALL_SECONDS else (KEYED, PLAIN)
     calls = [_draw_call(dice, number, engines, seconds, longest) for number in range(executions)]
     dice = random.Random(f"disturbances {seed}")
     return Plan(

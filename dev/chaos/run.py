@@ -16,7 +16,7 @@ from dev.chaos.verdict import Verdict, judge
 
 PATIENCE_SECONDS = 600.0
 """How long after the last call clients insist and executions may take to settle; far more than is needed."""
-SHORTEST_REQUEST_TIMEOUT = 2.0
+MIN_REQUEST_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ async def run_chaos(wanted: Wanted, folder: Path) -> Report:
         longest=wanted.longest,
     )
     # So that an engine that hangs is given up before it is killed.
-    request_timeout = max(SHORTEST_REQUEST_TIMEOUT, wanted.outage / 6)
+    request_timeout = max(MIN_REQUEST_TIMEOUT_SECONDS, wanted.outage / 6)
     with own_stack(wanted.stack) as stack:
         async with deployed(
             stack,

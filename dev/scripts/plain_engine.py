@@ -27,7 +27,7 @@ PASSED_ON = re.compile(r"(https?|no)_proxy|PIP_(CERT|INDEX_URL|EXTRA_INDEX_URL)|
 """Variables that a build needs to reach this machine's package index."""
 SHARED = ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 OF_NO_CONSEQUENCE = ("ARG", "LABEL", "VOLUME", "EXPOSE", "HEALTHCHECK")
-MOST_SECONDS = 900
+MAX_SECONDS = 900
 
 
 def main() -> None:
@@ -190,11 +190,11 @@ def run_image(given: argparse.Namespace) -> None:
     script = " && ".join([*mounts, f"exec {program}"])
     command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", script]
     if not given.detach:
-        sys.exit(subprocess.run(command, check=False, timeout=MOST_SECONDS).returncode)
+        sys.exit(subprocess.run(command, check=False, timeout=MAX_SECONDS).returncode)
     log_of(given.name).parent.mkdir(parents=True, exist_ok=True)
     with log_of(given.name).open("wb") as log:
         process = subprocess.Popen(
-            ["timeout", str(MOST_SECONDS), *command],
+            ["timeout", str(MAX_SECONDS), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -51,7 +51,7 @@ from catalogue.naming import counted
 from connectors.network.redaction import printable
 from executions.admin.page import show_caller, show_wait, state_badge
 from executions.approvals import (
-    LONGEST_WORDS,
+    MAX_MESSAGE_LENGTH,
     MAX_MINUTES,
     OWN_CALL,
     PERMISSION,
@@ -97,7 +97,7 @@ class TimeForm(forms.Form):
 class RefusalForm(forms.Form):
     words = forms.CharField(
         label="Reason, which the caller sees",
-        max_length=LONGEST_WORDS,
+        max_length=MAX_MESSAGE_LENGTH,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
     )
 

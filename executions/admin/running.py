@@ -33,7 +33,7 @@ PREFIX = "argument"
 SCALARS = {"string", "integer", "number", "boolean"}
 TEXT_OR_JSON = "Enter text as it is, and all other values as JSON."
 SHORT = 100  # Longest text with a single-line field
-MOST_CHOICES = 200
+MAX_CHOICES = 200
 
 
 class ArgumentField(forms.CharField):
@@ -258,7 +258,7 @@ def _resolved(described: Input) -> dict[str, Any]:
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:
     values = schema.get("enum")
-    if isinstance(values, list) and 0 < len(values) <= MOST_CHOICES:
+    if isinstance(values, list) and 0 < len(values) <= MAX_CHOICES:
         return values
     if "const" in schema:
         return [schema["const"]]

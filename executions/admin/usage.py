@@ -33,7 +33,7 @@ UNCALLED_PAGE = "admin:executions_uncalled"
 EXECUTIONS = "executions_execution_changelist"
 ROWS = 100
 UNCALLED_DAYS = (7, 30, 90)
-MOST_UNCALLED = 500
+MAX_UNCALLED = 500
 TABS = {
     statistics.Subject.TOOL: "Tools",
     statistics.Subject.TOOLSET: "Toolsets",
@@ -173,7 +173,7 @@ def _name(request: HttpRequest, subject: statistics.Subject, use: statistics.Use
 
 def _disable_uncalled(request: HttpRequest, uncalled: WorkflowQuerySet) -> HttpResponse:
     """Shows the consequences first; disables once confirmed."""
-    chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MOST_UNCALLED]
+    chosen = [key for key in request.POST.getlist("workflow") if key.isdecimal()][:MAX_UNCALLED]
     # Filtered again: one may have been called since the page was shown.
     shown = Workflow.objects.for_lists().filter(pk__in=uncalled.filter(pk__in=chosen).values("pk"))
     workflows = {workflow.pk: workflow for workflow in shown}
@@ -231,7 +231,7 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
             raise PermissionDenied
         return _disable_uncalled(request, uncalled)
     number = uncalled.count()
-    shown = list(uncalled.for_lists()[:MOST_UNCALLED])
+    shown = list(uncalled.for_lists()[:MAX_UNCALLED])
     last_calls = statistics.last_calls_of(workflow.pk for workflow in shown)
     context = admin.site.each_context(request) | {
         "title": "Not called",

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from access.permissions import admin_access
 from catalogue.rest import base
 from executions.approvals import (
-    LONGEST_WORDS,
+    MAX_MESSAGE_LENGTH,
     MAX_MINUTES,
     PERMISSION,
     Verdict,
@@ -105,7 +105,9 @@ class ApproveSerializer(base.StrictSerializer, serializers.ModelSerializer[Appro
 class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Refuses the call, with a reason for the caller."""
 
-    words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
+    words = serializers.CharField(
+        max_length=MAX_MESSAGE_LENGTH, help_text="The reason, which the caller sees."
+    )
 
     class Meta:
         model = ApprovalDecision

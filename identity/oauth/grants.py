@@ -23,9 +23,9 @@ TOKEN_START = "wfo_"  # noqa: S105 - a prefix by which secret scanners recognise
 REFRESH_START = "wfr_"
 OF_EVERY_USER = frozenset({Scope.READ.value, Scope.RUN.value})
 UNUSED_KEPT = timedelta(days=1)  # A registration that no user has allowed
-MOST_UNUSED = 1_000  # The limit of unused registrations
+MAX_UNUSED = 1_000  # The limit of unused registrations
 FLOOD_KEPT = timedelta(minutes=30)  # Beyond the limit: time for a user to sign in
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 USED = '"used"'  # In the column of OpenID Connect's claims, which is unused here
 
 
@@ -54,7 +54,7 @@ def caller_of(user: Any, application: Any, *, toolset: str | None) -> Caller:
     name = f"{user.get_username()} via {application.name or application.client_id}"
     return Caller(
         key=f"user:{user.pk}",
-        name=name[:LONGEST_NAME],
+        name=name[:MAX_NAME_LENGTH],
         toolset=toolset,
         is_confined=toolset is not None,
         person=person_of(user),
@@ -192,7 +192,7 @@ def has_room() -> bool:
     """Whether another registration is possible. A flood of them blocks others for half an hour at most."""
     for kept in (UNUSED_KEPT, FLOOD_KEPT):
         forget_unused(kept)
-        if unused_applications().count() < MOST_UNUSED:
+        if unused_applications().count() < MAX_UNUSED:
             return True
     return False
 

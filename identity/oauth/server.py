@@ -36,9 +36,9 @@ from connectors.network.transport import HttpLimits
 from identity.oauth.grants import REFRESH_START, TOKEN_START, is_allowed, is_first_use, slug_of, use_up
 from identity.tokens import LOOPBACK, resource_url
 
-LONGEST_REDIRECT = 500
-LONGEST_CLIENT_NAME = 100
-MOST_MARKS = 2  # On one letter of a client's name
+MAX_REDIRECT_LENGTH = 500
+MAX_CLIENT_NAME_LENGTH = 100
+MAX_MARKS = 2  # On one letter of a client's name
 PLAIN_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
 """Of redirect addresses: hosts that browser policies and people read alike."""
 DOCUMENT_BYTES = 16 * 1024
@@ -306,10 +306,10 @@ def register(document: dict[str, Any]) -> Application:
 
 def _objection_to(redirect: Any) -> str:
     """A sentence; empty for an address that can be used."""
-    shown = ascii(redirect)[:LONGEST_REDIRECT]
-    is_plain = isinstance(redirect, str) and len(redirect) <= LONGEST_REDIRECT and redirect.isascii()
+    shown = ascii(redirect)[:MAX_REDIRECT_LENGTH]
+    is_plain = isinstance(redirect, str) and len(redirect) <= MAX_REDIRECT_LENGTH and redirect.isascii()
     if not is_plain or not redirect.isprintable() or not is_absolute_uri(redirect):
-        return f"{shown} is not a valid address of at most {LONGEST_REDIRECT} characters in ASCII."
+        return f"{shown} is not a valid address of at most {MAX_REDIRECT_LENGTH} characters in ASCII."
     try:
         parts = urlsplit(redirect)
         host, _ = parts.hostname, parts.port
@@ -335,5 +335,5 @@ def _printable(name: str) -> str:
     shown, marks = "", 0
     for char in "".join(char if is_visible(char) else " " for char in name):
         marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
-        shown += char if marks <= MOST_MARKS else ""
-    return " ".join(shown.split())[:LONGEST_CLIENT_NAME]
+        shown += char if marks <= MAX_MARKS else ""
+    return " ".join(shown.split())[:MAX_CLIENT_NAME_LENGTH]

@@ -39,7 +39,7 @@ else:
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules that would cut off their choices
 CHOICES = "mcp_bridge/admin/workflow_choices.html"
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 SHOWN_DESCRIPTION = 140
 
 
@@ -360,11 +360,11 @@ def find_choices(text: str) -> dict[str, Any]:
             found = found.matching(word) | found.tagged(word) | found.filter(source__name__icontains=word)
     total = found.count()
     return {
-        "choices": _choices_of(list(found[:MOST_SHOWN]), are_picked=False),
+        "choices": _choices_of(list(found[:MAX_SHOWN]), are_picked=False),
         "name": "picked",
         "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
         "total": total,
-        "more": max(0, total - MOST_SHOWN),
+        "more": max(0, total - MAX_SHOWN),
     }
 
 

@@ -28,8 +28,8 @@ NO_MESSAGE = "not an MCP message in JSON"
 KEY = "key-that-nobody-may-see-42"
 TIMEOUT_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
-LARGEST_BYTES = 1_000_000
-MOST_MEMORY = 40_000_000
+MAX_BYTES = 1_000_000
+MAX_MEMORY_BYTES = 40_000_000
 DEEP: dict[str, Any] = reduce(lambda inside, _: {"properties": {"a": inside}}, range(60), {})
 UNFOLDING = {
     "$defs": {"l0": {"type": "string"}}
@@ -51,7 +51,7 @@ def source_of(engine: ScriptedEngine, *, name: str = "hostile", **config: Any) -
     settings = {
         "url": f"{engine.base_url}/mcp",
         "request_timeout_seconds": TIMEOUT_SECONDS,
-        "max_response_bytes": LARGEST_BYTES,
+        "max_response_bytes": MAX_BYTES,
     } | config
     source = Source(name=name, kind="mcp", config=settings)
     source.credentials = {"bearer_token": KEY}
@@ -115,7 +115,7 @@ def test_a_listing_that_cannot_be_used_is_said_at_the_source_in_bounded_time_and
     assert any(expected in run.error for expected in words.split("|")), run.error
     source.refresh_from_db()
     assert source.health_message == run.error and KEY not in json.dumps(run.error)
-    assert peak < MOST_MEMORY, f"{peak:,} bytes"
+    assert peak < MAX_MEMORY_BYTES, f"{peak:,} bytes"
     assert seconds < PATIENCE_SECONDS
 
 

@@ -25,7 +25,7 @@ from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
 TOGETHER = 12
-LARGEST_BODY = 2_000_000
+MAX_BODY_BYTES = 2_000_000
 KNOWN = {"authorization": "Bearer good"}
 STYLES = "unfold/css/styles.css"
 meeting = threading.Barrier(TOGETHER, timeout=20)
@@ -93,7 +93,7 @@ urlpatterns = [
 def base_url(settings: Settings) -> Iterator[str]:
     settings.ROOT_URLCONF = __name__
     with serving(
-        ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper()),
+        ThreadHandler(largest_body=MAX_BODY_BYTES, is_known=knows_somebody, doorkeeper=Doorkeeper()),
         lifespan="off",
     ) as url:
         yield url
@@ -167,7 +167,7 @@ def test_a_stream_ends_when_its_client_disconnects(base_url):
 
 @pytest.mark.parametrize("told_before", [True, False])
 def test_a_body_that_is_too_large_is_refused(base_url, told_before):
-    content = b"x" * (LARGEST_BODY + 1)
+    content = b"x" * (MAX_BODY_BYTES + 1)
     body = content if told_before else iter([content])
     answer = plain_http.post(f"{base_url}/count", content=body, headers=KNOWN, timeout=20)
     told = {"detail": "The request body is too large.", "kind": "validation"}
@@ -177,7 +177,7 @@ def test_a_body_that_is_too_large_is_refused(base_url, told_before):
 def test_of_an_unknown_caller_no_large_body_is_taken(base_url):
     """E6: the answer comes before the body has; nothing of it was put on disk."""
     address = urlsplit(base_url)
-    length = LARGEST_BODY - 1
+    length = MAX_BODY_BYTES - 1
     with socket.create_connection((address.hostname, address.port), timeout=20) as client:
         head = f"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
         client.sendall(head.encode() + b"x" * (BYTES_IN_MEMORY + 1))
@@ -187,7 +187,7 @@ def test_of_an_unknown_caller_no_large_body_is_taken(base_url):
 
 def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings):
     settings.ROOT_URLCONF = __name__
-    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
+    handler = ThreadHandler(largest_body=MAX_BODY_BYTES, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with ThreadPoolExecutor(1) as clients:
         with serving(handler, lifespan="off", timeout_graceful_shutdown=0.1) as url:
             arrived.clear()
@@ -223,7 +223,7 @@ def test_a_request_that_gets_no_turn_at_the_database_is_refused_soon_and_counted
 def test_a_request_that_waits_for_a_run_leaves_its_turn_to_others(base_url, monkeypatch):
     monkeypatch.setattr("config.web_server.REQUESTS_AT_ONCE", 1)
     monkeypatch.setattr("config.web_server.PLACE_SECONDS", 20)
-    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
+    handler = ThreadHandler(largest_body=MAX_BODY_BYTES, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with serving(handler, lifespan="off") as url, ThreadPoolExecutor(TOGETHER) as callers:
         answers = [callers.submit(get, f"{url}/wait_for_a_run") for _ in range(TOGETHER)]
         assert {one.result().text for one in answers} == {"It has ended."}

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-LONGEST_HOLD_SECONDS = 30.0
+MAX_HOLD_SECONDS = 30.0
 LOOK_SECONDS = 0.02
 
 
@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
     def _hold(self) -> bool:
         """Whether somebody still waits for the answer once it is released."""
         self.api.holding.set()
-        for _ in range(int(LONGEST_HOLD_SECONDS / LOOK_SECONDS)):
+        for _ in range(int(MAX_HOLD_SECONDS / LOOK_SECONDS)):
             if self.api.released.is_set():
                 return True
             if select.select([self.connection], [], [], LOOK_SECONDS)[0] and self._has_hung_up():

@@ -1016,7 +1016,7 @@ def test_registrations_are_bounded(agent, monkeypatch):
     """By address, and in all; those that no user allowed go after a day, the others stay."""
     agent.connect("anna")
     kept = agent.client_id
-    monkeypatch.setattr("identity.oauth.grants.MOST_UNUSED", 2)
+    monkeypatch.setattr("identity.oauth.grants.MAX_UNUSED", 2)
     assert [agent.register().status_code for _ in range(3)] == [201, 201, 503]
     Application.objects.exclude(client_id=kept).update(created=timezone.now() - timedelta(minutes=31))
     assert agent.register().status_code == 201, "a flood keeps others out for half an hour, not for a day"

@@ -25,7 +25,7 @@ from executions.runner import follow
 from executions.runner.schedule import MIN_RUNS, learn_from_end
 from identity import doorkeeper
 from identity.authentication import DELIVERIES
-from identity.engine_webhooks import LARGEST_BODY, REFUSED
+from identity.engine_webhooks import MAX_BODY_BYTES, REFUSED
 from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
@@ -34,7 +34,7 @@ from tests.connectors.job_engines import Answer, Asked, Busy, GitHub, serving
 from tests.executions.engines import until, wait_until
 from tests.executions.steps import advance_due_executions, let_pass, only, read, timeline
 from tests.factories import make_execution, make_source, make_workflow
-from tests.mcp_bridge.conftest import USUAL_OPTIONS, McpServer
+from tests.mcp_bridge.conftest import DEFAULT_OPTIONS, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.other_process import other_process
 
@@ -213,7 +213,7 @@ async def test_a_call_that_waits_in_another_process_has_its_result_too(
     )
     async with plain_http.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60) as http:
         transport = streamable_http_client(other_process.server.url, http_client=http)
-        async with Client(transport, mode="2026-07-28", **USUAL_OPTIONS) as client:
+        async with Client(transport, mode="2026-07-28", **DEFAULT_OPTIONS) as client:
             calling = asyncio.create_task(client.call_tool("brew", {}))
             await until(lambda: first() is not None and only().polls == 1, "it was polled once")
             execution = await in_database(only)()
@@ -529,7 +529,7 @@ def test_a_genuine_delivery_that_is_not_as_declared_is_refused_in_words(
 
 def test_a_giant_delivery_is_refused_before_anything_of_it_is_read(mcp_server, source):
     """B8: also where it is genuine, as nobody knows that before."""
-    body = b'{"a": "' + b"x" * LARGEST_BODY + b'"}'
+    body = b'{"a": "' + b"x" * MAX_BODY_BYTES + b'"}'
     assert deliver(mcp_server, body).status_code == 413
     assert "larger than 65,536 bytes" in (Source.objects.get().webhook_refusal or "")
 

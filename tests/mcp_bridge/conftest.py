@@ -34,7 +34,7 @@ from tests.mcp_bridge.serving import serving
 from tests.processes import ROOT, ExampleEngine, database_url
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
-USUAL_OPTIONS: dict[str, Any] = {"cache": None, "client_info": Implementation(name="agent", version="1.0")}
+DEFAULT_OPTIONS: dict[str, Any] = {"cache": None, "client_info": Implementation(name="agent", version="1.0")}
 """Named, since clients that are not may get their handles early."""
 
 
@@ -170,7 +170,7 @@ def connect(mcp_server: McpServer, token: str) -> Connect:
         headers = {"authorization": f"Bearer {as_token}"}
         async with plain_http.AsyncClient(headers=headers, timeout=20) as http_client:
             transport = streamable_http_client(mcp_server.toolset_url(toolset), http_client=http_client)
-            async with Client(transport, mode=mode, **USUAL_OPTIONS | options) as client:
+            async with Client(transport, mode=mode, **DEFAULT_OPTIONS | options) as client:
                 yield client
 
     return opened
@@ -182,7 +182,7 @@ def open_client(request: pytest.FixtureRequest, connect: Connect) -> Connect:
 
     @asynccontextmanager
     async def over_stdio(*, mode: str, **options: Any) -> AsyncIterator[Client]:
-        async with Client(over_pipes(), mode=mode, **USUAL_OPTIONS | options) as client:
+        async with Client(over_pipes(), mode=mode, **DEFAULT_OPTIONS | options) as client:
             yield client
 
     return connect if request.param == "http" else over_stdio

@@ -32,7 +32,7 @@ FUZZ = settings(
     max_examples=examples(400),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-LONGEST_ANSWER = 100_000
+MAX_ANSWER_LENGTH = 100_000
 """Beside what was sent, which an answer may repeat."""
 
 
@@ -100,7 +100,7 @@ def messages_of(text: str) -> list[dict[str, Any]]:
 
 def check_text(text: str, *, sent: int) -> None:
     assert not INSIDES.search(text), text[:2_000]
-    assert len(text) < sent + LONGEST_ANSWER
+    assert len(text) < sent + MAX_ANSWER_LENGTH
 
 
 def check_message(message: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from catalogue.models import Source, Toolset
 from dev.benchmarks._workflows import fill_catalogue
 from dev.benchmarks.context import GOALS, MODES, TYPICAL
 from identity.tokens import Access, create_token
-from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, DEFAULT_LIMIT, MOST_LISTED, list_for
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, DEFAULT_LIMIT, MAX_LISTED, list_for
 from mcp_bridge.calls import ToolCall
 from telemetry import metrics
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
@@ -271,7 +271,7 @@ async def test_an_ordinary_catalogue_needs_no_pages(connect, transactional_db):
     async with connect() as client:
         first = await listing(client)
         assert (len(first["workflows"]), first["total"]) == (DEFAULT_LIMIT, DEFAULT_LIMIT + 1)
-        assert len(await names(client, limit=MOST_LISTED)) == DEFAULT_LIMIT + 1
+        assert len(await names(client, limit=MAX_LISTED)) == DEFAULT_LIMIT + 1
 
 
 async def test_a_workflow_that_comes_between_two_pages_moves_nothing(connect, books):
@@ -301,7 +301,7 @@ ODD_ARGUMENTS = [
     ({"tags": "finance"}, "/tags"),
     ({"tags": [1]}, "/tags/0"),
     ({"limit": 0}, "/limit"),
-    ({"limit": MOST_LISTED + 1}, "/limit"),
+    ({"limit": MAX_LISTED + 1}, "/limit"),
     ({"limit": 1.5}, "/limit"),
     ({"cursor": "no cursor"}, "/cursor"),
     ({"query": ["a"]}, "/query"),

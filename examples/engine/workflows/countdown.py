@@ -10,7 +10,7 @@ from examples.engine.runs import JsonObject
 from examples.engine.workflows.definition import ExecutionType, Workflow, WorkflowError
 from examples.engine.workflows.schema import boolean, number, record, text
 
-LONGEST_SECONDS = 86_400
+MAX_SECONDS = 86_400
 
 
 async def count_down(given: JsonObject, progress: Progress) -> JsonObject:
@@ -53,7 +53,7 @@ WORKFLOW = Workflow(
         "How long to wait, and what then.",
         {
             "seconds": number(
-                "How long to wait, fractions allowed.", minimum=0, maximum=LONGEST_SECONDS, examples=[5]
+                "How long to wait, fractions allowed.", minimum=0, maximum=MAX_SECONDS, examples=[5]
             ),
             "fail": boolean("Whether the run fails once the time is up.", default=False),
             "message": text("A note to return with the result, or the error if the run is to fail."),

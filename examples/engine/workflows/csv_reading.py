@@ -9,7 +9,7 @@ from examples.engine.workflows.definition import WorkflowError
 
 DELIMITERS = [",", ";", "\t", "|"]
 ROWS_PER_REPORT = 1000
-LONGEST_QUOTE = 80
+MAX_QUOTE_LENGTH = 80
 
 Columns = dict[str, list[str]]
 
@@ -52,6 +52,6 @@ def read_header(row: list[str] | None) -> list[str]:
 def check_width(row: list[str], header: list[str], line: int) -> None:
     if len(row) != len(header):
         quoted = ", ".join(map(repr, row))
-        shown = quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE] + "…"
+        shown = quoted if len(quoted) <= MAX_QUOTE_LENGTH else quoted[:MAX_QUOTE_LENGTH] + "…"
         fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
         raise WorkflowError(f"Line {line} has {fields} where the header has {len(header)}: {shown}")

@@ -9,7 +9,7 @@ from examples.engine.runs import JsonObject
 from examples.engine.workflows.definition import ExecutionType, Workflow, WorkflowError
 from examples.engine.workflows.schema import array, day, integer, record, text
 
-LONGEST_DAYS = 36_600
+MAX_DAYS = 36_600
 SATURDAY = 5
 
 
@@ -34,8 +34,8 @@ def list_days(start: date, end: date) -> list[date]:
     length = (end - start).days + 1
     if length < 1:
         raise WorkflowError(f"The range ends on {end}, before it starts on {start}.")
-    if length > LONGEST_DAYS:
-        raise WorkflowError(f"The range has {length} days; at most {LONGEST_DAYS} (a century) are counted.")
+    if length > MAX_DAYS:
+        raise WorkflowError(f"The range has {length} days; at most {MAX_DAYS} (a century) are counted.")
     return [start + timedelta(days=offset) for offset in range(length)]
 
 

@@ -13,7 +13,7 @@ from examples.engine.runs import JsonObject
 
 AUTHOR = "Example Engine"
 VERSION = "1.0.0"
-LONGEST_MESSAGE = 300
+MAX_MESSAGE_LENGTH = 300
 
 
 class WorkflowError(Exception):
@@ -78,8 +78,8 @@ class Workflow:
 
 def shorten(message: str) -> str:
     """A message that quotes a long value, without its middle: what is wrong stands at the end."""
-    half = LONGEST_MESSAGE // 2
-    return message if len(message) <= LONGEST_MESSAGE else f"{message[:half]}…{message[-half:]}"
+    half = MAX_MESSAGE_LENGTH // 2
+    return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:half]}…{message[-half:]}"
 
 
 def pointer(path: list[str | int]) -> str:

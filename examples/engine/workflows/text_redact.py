@@ -7,7 +7,7 @@ from examples.engine.workflows.personal_data import DETECTORS
 from examples.engine.workflows.schema import array, integer, record, text
 
 # Keeps an answer that someone waits for within a second.
-LONGEST_TEXT = 1_000_000
+MAX_TEXT_LENGTH = 1_000_000
 
 
 def redact_text(given: JsonObject, progress: Progress) -> JsonObject:
@@ -36,7 +36,7 @@ WORKFLOW = Workflow(
     input_schema=record(
         "The text and what to look for.",
         {
-            "text": text("The text to redact.", maxLength=LONGEST_TEXT),
+            "text": text("The text to redact.", maxLength=MAX_TEXT_LENGTH),
             "kinds": array(
                 "What to replace; everything if left out.",
                 text("A kind of personal data.", enum=list(DETECTORS)),

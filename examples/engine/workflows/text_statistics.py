@@ -12,7 +12,7 @@ from examples.engine.workflows.words import find_words
 
 WORDS_PER_MINUTE = 238
 # Keeps an answer that someone waits for within a second.
-LONGEST_TEXT = 1_000_000
+MAX_TEXT_LENGTH = 1_000_000
 MOST_COMMON = 10
 
 PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
@@ -65,7 +65,8 @@ WORKFLOW = Workflow(
         "The text to measure.",
         {
             "text": text(
-                "Plain text in any language. Separate paragraphs with an empty line.", maxLength=LONGEST_TEXT
+                "Plain text in any language. Separate paragraphs with an empty line.",
+                maxLength=MAX_TEXT_LENGTH,
             )
         },
     ),

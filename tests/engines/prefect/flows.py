@@ -14,7 +14,7 @@ from prefect.states import Completed, State
 from pydantic import BaseModel, Field
 
 RESULT = "catalog-result"
-MOST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 
 
 class Address(BaseModel):
@@ -61,7 +61,7 @@ def last(seconds: float = 600.0, steps: int = 2, until: str = "") -> None:
     for step in range(1, steps + 1):
         get_run_logger().info("Step %d of %d.", step, steps)
         update_progress_artifact(progress, progress=100.0 * (step - 1) / steps)
-        _sleep(*((MOST_SECONDS, until) if until and step == steps else (seconds / steps, "")))
+        _sleep(*((MAX_SECONDS, until) if until and step == steps else (seconds / steps, "")))
     create_markdown_artifact(key=RESULT, markdown=json.dumps({"steps": steps}))
 
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from connectors.network.policy import address_objection
 from connectors.settings import hint
 
-USUAL_PORT = 6379
+DEFAULT_PORT = 6379
 
 
 def _functions(described: dict[str, str]) -> dict[str, str]:
@@ -33,7 +33,9 @@ class RqConfig(BaseModel):
     host: Annotated[str, AfterValidator(_host)] = Field(
         min_length=1, title="Host", description="Where Redis answers.", json_schema_extra=hint(address=True)
     )
-    port: int = Field(default=USUAL_PORT, ge=1, le=65_535, title="Port", json_schema_extra=hint(address=True))
+    port: int = Field(
+        default=DEFAULT_PORT, ge=1, le=65_535, title="Port", json_schema_extra=hint(address=True)
+    )
     username: str = Field(default="", title="User", description="Of Redis. Empty: its default user.")
     password: SecretStr = Field(default=SecretStr(""), title="Password", description="Of that user.")
     functions: Annotated[dict[str, str], AfterValidator(_functions)] = Field(
