@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from access.permissions import Access
-from mcp_bridge import models as bridge
+from identity import models as identity
 from tests.api.clients import administrator, agent, staff_session
 from tests.factories import make_source
 
@@ -48,7 +48,7 @@ def test_an_unknown_token_gets_401_also_beside_a_session(text):
 def test_revoked_and_expired_tokens_are_refused():
     revoked, expired = administrator(), administrator()
     revoked.token.revoke()
-    bridge.AccessToken.objects.filter(pk=expired.token.pk).update(
+    identity.AccessToken.objects.filter(pk=expired.token.pk).update(
         expires_at=timezone.now() - timedelta(days=1)
     )
 

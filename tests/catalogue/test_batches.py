@@ -72,7 +72,7 @@ def test_the_queries_of_a_listing_grow_with_its_batches_only(cost):
 def test_switching_workflows_takes_the_same_few_queries_for_any_number(db, count):
     make_workflows(count, enabled=False)
 
-    assert queries_of(lambda: enable_workflows(Workflow.objects.all())) <= 7
+    assert queries_of(lambda: enable_workflows(Workflow.objects.all())) <= 11
     assert queries_of(lambda: disable_workflows(Workflow.objects.all())) <= 7
 
 

@@ -292,7 +292,7 @@ def manage_users(deployment: Deployment, token: int, *, create: bool) -> None:
     """Make a user the token's owner, or disable that user, in a process of its own."""
     made = "AccessToken.objects.filter(pk={0}).update(owner=User.objects.create(username='owner of {0}'))"
     ended = "User.objects.filter(username='owner of {0}').update(is_active=False)"
-    setting_up = "from django.contrib.auth.models import User; from mcp_bridge.models import AccessToken; "
+    setting_up = "from django.contrib.auth.models import User; from identity.models import AccessToken; "
     subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", setting_up + (made if create else ended).format(token)],
         cwd=ROOT,
