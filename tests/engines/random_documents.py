@@ -443,7 +443,11 @@ Body = tuple[str, Raw, Values]
 
 def _json_whole(draw: st.DrawFn, grammar: Grammar) -> Body:
     described = draw(grammar.values())
-    return JSON, {"schema": described.schema}, described.values
+    values = described.values
+    if described.schema == grammar.nullable_line().schema:
+        # The arguments are the fields of the object, so no call can say null.
+        values = values.filter(lambda value: value is not None)
+    return JSON, {"schema": described.schema}, values
 
 
 def _json_fields(draw: st.DrawFn, grammar: Grammar) -> Body:
