@@ -51,7 +51,7 @@ DAYS: dict[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Witness:
+class AuditSource:
     """Records of another room that the audit covers."""
 
     name: str  # Keys of entries are `name:key of the record`
@@ -63,7 +63,7 @@ class Witness:
     entries: Callable[[Collection[str], bool], dict[str, Entry]]
     """Entries for the records with these keys that still exist, by key, as they are now; if wanted, with
     digests of their payloads as they are now."""
-    may_vanish: bool
+    rows_are_deletable: bool
     """Whether another retention removes the records."""
 
     def gather(
@@ -101,7 +101,7 @@ class Witness:
         return [entries[key] for key in keys if key in entries]
 
 
-witnesses: list[Witness] = []
+witnesses: list[AuditSource] = []
 checks: list[Callable[["Report"], None]] = []  # Of other rooms: they note what contradicts the audit
 renewals: list[Callable[[bool], None]] = []  # See `renew_proofs`
 changes_of_retention: list[Callable[[], list[tuple[datetime, dict[str, Any]]]]] = []
@@ -416,7 +416,7 @@ def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> 
         for key, entry in ours.items():
             if (present := now.get(key)) is None:
                 report.vanished += 1
-                if not witness.may_vanish:
+                if not witness.rows_are_deletable:
                     report.note(f"its record {key} is missing", segment=segment, entry=entry.pk)
             elif not _agree(present, entry):
                 report.note(f"its record {key} was changed", segment=segment, entry=entry.pk)

@@ -12,8 +12,8 @@ from django.http import StreamingHttpResponse
 
 from audit.models import Entry, Kind, as_text, record
 from audit.sealing import (
+    AuditSource,
     Report,
-    Witness,
     changes_of_retention,
     checks,
     export_lines,
@@ -42,13 +42,13 @@ IMPORTED = "Imported "  # The prefix of messages of imports
 
 def follow_history() -> None:
     witnesses.append(
-        Witness(
+        AuditSource(
             name=NAME,
             rows=HistoryEntry.objects.all,
             by="at",
             delay=timedelta(0),
             entries=_entries,
-            may_vanish=False,
+            rows_are_deletable=False,
         )
     )
     changes_of_retention.append(_changes_of_settings)

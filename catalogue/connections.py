@@ -41,7 +41,7 @@ from connectors.protocol import Connector
 from connectors.registry import connector_class
 from connectors.settings import FieldProblem, Hints, hints_of, state_of_file
 from telemetry import metrics
-from telemetry.traces import begin_apart
+from telemetry.traces import create_detached_task
 
 CLOSING_SECONDS = 8.0
 MIN_SECONDS = 5.0  # Minimum between two listings after notifications
@@ -201,7 +201,7 @@ class Listening:
         self._release = release
         self._changed = asyncio.Event()
         connector.on_listing_changed(self._changed.set)
-        self._task = begin_apart(self._listen())
+        self._task = create_detached_task(self._listen())
 
     def end(self) -> None:
         self._task.cancel()

@@ -29,7 +29,7 @@ from loguru import logger
 from catalogue.database_problems import describe_problem
 from catalogue.naming import counted
 from connectors.background import run_in_background_loop
-from telemetry.traces import begin_apart
+from telemetry.traces import create_detached_task
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -220,7 +220,7 @@ class Watchers(dict[asyncio.AbstractEventLoop, Watcher[Watch]]):
         watcher = self.setdefault(loop, Watcher())
         watcher.watches.add(watch)
         if watcher.looking is None or watcher.looking.done():
-            watcher.looking = begin_apart(look(watcher))
+            watcher.looking = create_detached_task(look(watcher))
         try:
             yield watcher
         finally:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from audit.models import ADDRESS_LENGTH, Entry, Kind, clean
-from audit.sealing import Report, Witness, checks, note_copies, renewals, witnesses
+from audit.sealing import AuditSource, Report, checks, note_copies, renewals, witnesses
 from catalogue.audit import note_unrecorded
 from executions.models import (
     Approval,
@@ -43,13 +43,13 @@ def follow_calls() -> None:
         (BEGAN, active, "created_at", LONG_RUN),
     ):
         witnesses.append(
-            Witness(
+            AuditSource(
                 name=name,
                 rows=rows.all,
                 by=by,
                 delay=delay,
                 entries=partial(_entries, name),
-                may_vanish=True,
+                rows_are_deletable=True,
             )
         )
     checks.append(_verify_approvals)

@@ -24,7 +24,7 @@ _looking_up: dict[str, asyncio.Task[Access | None]] = {}
 forget_bearers = _remembered.clear
 
 
-class Undecided(Exception):
+class AuthenticationUnavailable(Exception):
     """The token can be neither accepted nor refused at present."""
 
     def __init__(self, message: str, *, seconds: int) -> None:
@@ -62,7 +62,10 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
 
 
 def authenticate(text: str) -> Access | None:
-    """What the bearer may do; a token costs queries at most twice a second. Raises Undecided."""
+    """Returns what the bearer may do. A token costs queries at most twice a second.
+
+    Raises AuthenticationUnavailable.
+    """
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -78,7 +81,7 @@ def authenticate(text: str) -> Access | None:
 
 
 async def find_bearer(text: str) -> Access | None:
-    """As `authenticate`. Concurrent requests with one token share the look-up. Raises Undecided."""
+    """Does what `authenticate` does; concurrent requests with one token share the look-up."""
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -147,7 +150,7 @@ async def is_known(scope: dict[str, Any]) -> bool:
     if (text := sent_token(headers.get("authorization", ""))) is not None:
         try:
             return await find_bearer(text) is not None
-        except Undecided:
+        except AuthenticationUnavailable:
             return False
     store = import_module(settings.SESSION_ENGINE).SessionStore(session)
     return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)

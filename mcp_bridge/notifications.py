@@ -30,7 +30,7 @@ from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task_to
 from mcp_bridge.tool_lists import ToolLists, View
-from telemetry.traces import begin_apart
+from telemetry.traces import create_detached_task
 
 SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
     subscriptions.ToolsListChanged(): (Scope.READ, Scope.RUN),
@@ -180,12 +180,12 @@ class TooManyStreams(Exception):
 @dataclass(slots=True, eq=False)
 class Stream:
     access: Access
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it must end
+    change_event: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it must end
     is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
         self.is_over = True
-        self.stirred.set()
+        self.change_event.set()
 
 
 class OpenStreams:
@@ -207,7 +207,7 @@ class OpenStreams:
         self._streams.add(stream)
         self._of_callers[access.caller.key] += 1
         if self._looking is None or self._looking.done():
-            self._looking = begin_apart(self._keep_looking())
+            self._looking = create_detached_task(self._watch_revisions())
         try:
             yield stream
         finally:
@@ -226,7 +226,7 @@ class OpenStreams:
         for stream in self._streams:
             stream.end()
 
-    async def _keep_looking(self) -> None:
+    async def _watch_revisions(self) -> None:
         outage = DatabaseOutage("Checking the tokens of open streams")
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -303,11 +303,11 @@ class Notifier:
     @contextlib.contextmanager
     def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
         """Watches executions only if there are some: the watch polls."""
-        stirred, executions = self.stream.stirred, self.interests.executions
-        idle = contextlib.nullcontext(Watch((), stirred=stirred))
+        change_event, executions = self.stream.change_event, self.interests.executions
+        idle = contextlib.nullcontext(Watch((), change_event=change_event))
         with (
-            exposure.watching_revisions(stirred) as revisions,
-            watching(executions, stirred=stirred) if executions else idle as watch,
+            exposure.watching_revisions(change_event) as revisions,
+            watching(executions, change_event=change_event) if executions else idle as watch,
         ):
             yield revisions, watch
 
@@ -326,7 +326,7 @@ class Notifier:
     def _settle(self, changed: list[subscriptions.ServerEvent], has_gone: bool) -> None:
         self._settled |= dict.fromkeys(changed)
         self._toolset_is_gone |= has_gone
-        self.stream.stirred.set()
+        self.stream.change_event.set()
 
     def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
         bounds = self.stream.access.bounds

@@ -97,7 +97,7 @@ def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None
         otel_context.detach(context)
 
 
-def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def create_detached_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task that serves several requests in turn: it is part of none, not even of the one that begins it."""
     return asyncio.create_task(work, context=Context())
 

@@ -280,11 +280,11 @@ class CatalogueAdmin(UnfoldAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        with self.comparing(request, object_id):
+        with self.detecting_conflicts(request, object_id):
             return super().changeform_view(request, object_id, form_url, extra_context)
 
     @contextmanager
-    def comparing(self, request: HttpRequest, object_id: str | None) -> Iterator[None]:
+    def detecting_conflicts(self, request: HttpRequest, object_id: str | None) -> Iterator[None]:
         """Forms created in this block are compared with the submitted mark, until they are saved."""
         if request.method != "POST" or object_id is None:
             yield

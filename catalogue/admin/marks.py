@@ -39,15 +39,15 @@ else:
     Form = FormSet = object
 
 
-class Mark(NamedTuple):
+class FormSnapshot(NamedTuple):
     at: datetime
     values: Mapping[str, Any]  # By the field's name in the page
 
 
-def read_mark(request: HttpRequest) -> Mark | None:
+def read_mark(request: HttpRequest) -> FormSnapshot | None:
     try:
         at, values = json.loads(request.POST[MARK])
-        return Mark(datetime.fromtimestamp(at, UTC), dict(values))
+        return FormSnapshot(datetime.fromtimestamp(at, UTC), dict(values))
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return None
 
@@ -67,7 +67,7 @@ def leave_out_deleted(request: HttpRequest, present: Collection[str]) -> int:
     remaining.update(_renumbered(request.POST, places) | totals)
     request.POST = remaining  # type: ignore[assignment]
     if (mark := vars(request).get(MARK)) is not None:
-        vars(request)[MARK] = Mark(mark.at, _renumbered(mark.values, places))
+        vars(request)[MARK] = FormSnapshot(mark.at, _renumbered(mark.values, places))
     return deleted
 
 
@@ -212,7 +212,7 @@ def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> 
 
 def marked(form: Any, request: HttpRequest) -> Any:
     """The form's class, which compares with the mark of the request, if it has one."""
-    mark: Mark | None = vars(request).get(MARK)
+    mark: FormSnapshot | None = vars(request).get(MARK)
     return (
         form
         if mark is None

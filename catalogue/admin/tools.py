@@ -27,7 +27,7 @@ from catalogue.imports.pipeline import ToolsRefused
 from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
 from connectors.definitions import MAX_SECONDS
-from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ToolProblem
+from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ValidationProblem
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
@@ -201,7 +201,7 @@ class ToolForm(forms.Form):
             field, rest = self._field_of(fault)
             self.add_error(field, f"{rest}: {fault.message}" if rest else fault.message)
 
-    def _field_of(self, fault: ToolProblem) -> tuple[str | None, str]:
+    def _field_of(self, fault: ValidationProblem) -> tuple[str | None, str]:
         """The field, and the place within its value."""
         if fault.position is None:
             return None, ""
@@ -279,7 +279,7 @@ class ToolPagesMixin(ButtonsMixin):
     def edit_tool(self, request: HttpRequest, object_id: str) -> HttpResponse:
         if not may_declare(request):
             raise PermissionDenied
-        with self.comparing(request, object_id):
+        with self.detecting_conflicts(request, object_id):
             workflow = self.get_object(request, object_id)
             if workflow is None or workflow.source.kind != KIND or workflow.missing_since is not None:
                 raise Http404

@@ -48,7 +48,7 @@ from connectors.upstream_mcp.run_callers import (
     Questions,
     read_error,
 )
-from telemetry.traces import begin_apart
+from telemetry.traces import create_detached_task
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -457,7 +457,7 @@ class McpSession:
     def watch(self) -> None:
         """Keep a conversation open from now on, for notifications of changes."""
         if self._watching is None:
-            self._watching = begin_apart(self._watch())
+            self._watching = create_detached_task(self._watch())
 
     async def aclose(self) -> None:
         self._closed = True

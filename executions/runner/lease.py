@@ -19,7 +19,7 @@ from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
 from executions.models import ACTIVE, Execution, State
 from telemetry import metrics
-from telemetry.traces import begin_apart
+from telemetry.traces import create_detached_task
 
 LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
 RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
@@ -64,7 +64,7 @@ def renewing_lease(execution_id: uuid.UUID, *, holder: str, awaited: bool = Fals
 
 
 def _begin_renewing(renewals: _Renewals) -> None:
-    renewals.renewal = begin_apart(_renew(renewals))
+    renewals.renewal = create_detached_task(_renew(renewals))
 
 
 async def _renew(renewals: _Renewals) -> None:
