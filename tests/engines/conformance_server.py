@@ -21,6 +21,7 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     AudioContent,
     CallToolResult,
+    ContentBlock,
     EmbeddedResource,
     ImageContent,
     InputRequiredResult,
@@ -45,31 +46,31 @@ server = MCPServer("conformance")
 
 
 @server.tool(structured_output=False)
-def test_simple_text():
+def test_simple_text() -> str:
     """Answers with one sentence."""
     return "This is a simple text response for testing."
 
 
 @server.tool(structured_output=False)
-def test_image_content():
+def test_image_content() -> ImageContent:
     """Answers with a picture."""
     return ImageContent(data=PNG, mime_type="image/png")
 
 
 @server.tool(structured_output=False)
-def test_audio_content():
+def test_audio_content() -> AudioContent:
     """Answers with a sound."""
     return AudioContent(data=WAV, mime_type="audio/wav")
 
 
 @server.tool(structured_output=False)
-def test_embedded_resource():
+def test_embedded_resource() -> EmbeddedResource:
     """Answers with a resource."""
     return _resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
 
 
 @server.tool(structured_output=False)
-def test_multiple_content_types():
+def test_multiple_content_types() -> list[ContentBlock]:
     """Answers with a text, a picture and a resource."""
     return [
         TextContent(text="Multiple content types test:"),
@@ -79,14 +80,14 @@ def test_multiple_content_types():
 
 
 @server.tool(structured_output=False)
-def test_error_handling():
+def test_error_handling() -> CallToolResult:
     """Always fails."""
     text = TextContent(text="This tool intentionally returns an error for testing")
     return CallToolResult(content=[text], is_error=True)
 
 
 @server.tool(structured_output=False)
-async def test_tool_with_progress(context):
+async def test_tool_with_progress(context: Context) -> str:
     """Tells its progress three times."""
     for percent in (0, 50, 100):
         await context.report_progress(percent, 100, f"{percent} of 100")
@@ -95,7 +96,7 @@ async def test_tool_with_progress(context):
 
 
 @server.tool(structured_output=False)
-async def test_tool_with_logging(context):
+async def test_tool_with_logging(context: Context) -> str:
     """Logs three times."""
     for words in ("execution started", "processing data", "execution completed"):
         await _log(context, f"Tool {words}")
@@ -104,7 +105,7 @@ async def test_tool_with_logging(context):
 
 
 @server.tool(structured_output=False)
-async def test_logging_tool(context):
+async def test_logging_tool(context: Context) -> str:
     """Logs once."""
     await _log(context, "Here")
     return "Done."
@@ -167,61 +168,61 @@ def _ask(context: Context, *rounds: dict[str, dict[str, Any]]) -> Answer:
 
 
 @server.tool(structured_output=False)
-def test_elicitation(message, context):
+def test_elicitation(message: str, context: Context) -> Answer:
     """Asks its user."""
     return _ask(context, {"user": _question(message, username=TEXT, email=TEXT)})
 
 
 @server.tool(structured_output=False)
-def test_sampling(prompt, context):
+def test_sampling(prompt: str, context: Context) -> Answer:
     """Asks a model."""
     return _ask(context, {"model": _sample(prompt)})
 
 
 @server.tool(structured_output=False)
-def test_elicitation_sep1034_defaults(context):
+def test_elicitation_sep1034_defaults(context: Context) -> Answer:
     """Asks with a default for each field."""
     return _ask(context, {"user": _question("Please check", **DEFAULTS)})
 
 
 @server.tool(structured_output=False)
-def test_elicitation_sep1330_enums(context):
+def test_elicitation_sep1330_enums(context: Context) -> Answer:
     """Asks for choices of each kind."""
     return _ask(context, {"user": _question("Please choose", **ENUMS)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_elicitation(context):
+def test_input_required_result_elicitation(context: Context) -> Answer:
     """Asks its user."""
     return _ask(context, {"user_name": _question("What is your name?", name=TEXT)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_sampling(context):
+def test_input_required_result_sampling(context: Context) -> Answer:
     """Asks a model."""
     return _ask(context, {"capital_question": _sample("What is the capital of France?")})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_list_roots(context):
+def test_input_required_result_list_roots(context: Context) -> Answer:
     """Asks for folders."""
     return _ask(context, {"client_roots": ROOTS})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_request_state(context):
+def test_input_required_result_request_state(context: Context) -> Answer:
     """Asks, with a state."""
     return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_tampered_state(context):
+def test_input_required_result_tampered_state(context: Context) -> Answer:
     """Asks, with a state that the product makes its own of."""
     return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_multiple_inputs(context):
+def test_input_required_result_multiple_inputs(context: Context) -> Answer:
     """Asks for three things at once."""
     name = _question("What is your name?", name=TEXT)
     return _ask(
@@ -230,14 +231,14 @@ def test_input_required_result_multiple_inputs(context):
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_multi_round(context):
+def test_input_required_result_multi_round(context: Context) -> Answer:
     """Asks twice."""
     colour = _question("Step 2: What is your favorite color?", color=TEXT)
     return _ask(context, {"step1": _question("Step 1: What is your name?", name=TEXT)}, {"step2": colour})
 
 
 @server.tool(structured_output=False)
-def test_input_required_result_capabilities(context):
+def test_input_required_result_capabilities(context: Context) -> Answer:
     """Asks only for what the client says it can answer."""
     capabilities = context.client_capabilities
     asked = {}
@@ -249,7 +250,7 @@ def test_input_required_result_capabilities(context):
 
 
 @server.tool(structured_output=False)
-def test_missing_capability(context):
+def test_missing_capability(context: Context) -> str:
     """Needs a client with a model."""
     capabilities = context.client_capabilities
     if capabilities is None or capabilities.sampling is None:
@@ -273,20 +274,20 @@ def multi_input(context: Context) -> Answer:
 
 
 @server.prompt()
-def test_prompt_with_embedded_resource(resourceUri):  # noqa: N803 - the suite's name
+def test_prompt_with_embedded_resource(resourceUri: str) -> UserMessage:  # noqa: N803 - the suite's name
     """Has a resource in its message."""
     return UserMessage(_resource(resourceUri, "text/plain", "Embedded resource content for testing."))
 
 
 @server.prompt()
-def test_prompt_with_image():
+def test_prompt_with_image() -> list[UserMessage]:
     """Has a picture in its message."""
     picture = ImageContent(data=PNG, mime_type="image/png")
     return [UserMessage(picture), UserMessage("Please analyze the image above.")]
 
 
 @server.prompt()
-def test_input_required_result_prompt(context):
+def test_input_required_result_prompt(context: Context) -> list[UserMessage] | InputRequiredResult:
     """Asks its user before it answers."""
     if context.input_responses:
         (answer,) = context.input_responses.values()
