@@ -173,6 +173,8 @@ def make_everything(user: User) -> None:
     _make_requests(plain.tool_name, other.tool_name)
     _make_cached_results((plain, first), (other, second))
     _make_approvals(plain, user)
+    # First: the tests of the history take the oldest entry, which curators may revert.
+    _make_history(plain, other)
     create_token(name="agent", created_by=user, owner=user, toolset=finance)
     rotate_token(AccessToken.objects.get(), overlap_hours=24, by=command("rotate_mcp_token"))
     create_token(name="revoked")[0].revoke()
@@ -182,7 +184,6 @@ def make_everything(user: User) -> None:
     User.objects.filter(username="leaver").update(is_active=False)
     _make_accounts()
     _make_allowed_applications(user)
-    _make_history(plain, other)
     _make_audit()
     Retention.objects.get_or_create(pk=Retention.ONLY)
     CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
