@@ -95,9 +95,9 @@ def release_connection() -> None:
 class Place(Protocol):
     """Of a request, among the REQUESTS_AT_ONCE that may use the database."""
 
-    def give_back(self) -> None: ...
+    def release(self) -> None: ...
 
-    def take_again(self) -> None: ...
+    def reacquire(self) -> None: ...
 
 
 place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
@@ -110,12 +110,12 @@ def without_connection() -> Iterator[None]:
     release_connection()
     held = None if connection.in_atomic_block else place.get()
     if held is not None:
-        held.give_back()
+        held.release()
     try:
         yield
     finally:
         if held is not None:
-            held.take_again()
+            held.reacquire()
 
 
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:

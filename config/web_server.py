@@ -282,7 +282,7 @@ class _NoPlace(Exception):
 
 
 class _Place:
-    """Requests take turns by arrival. The limiter belongs to the event loop, `give_back` and `take_again` to
+    """Requests take turns by arrival. The limiter belongs to the event loop, `release` and `reacquire` to
     the request's thread."""
 
     def __init__(self, places: CapacityLimiter) -> None:
@@ -297,10 +297,10 @@ class _Place:
             self._is_taken = False
             self._places.release_on_behalf_of(self)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         from_thread.run_sync(self.leave)
 
-    def take_again(self) -> None:
+    def reacquire(self) -> None:
         from_thread.run(self.take)
 
 
