@@ -51,8 +51,8 @@ def _trusted_proxies() -> list[Network]:
 
 
 def _plain(address: str) -> str:
-    """Without the port that some proxies add, which is another one for each connection, and as IPv4 if a
-    socket for both families shows it as `::ffff:192.0.2.1`: all of these are in one IPv6 network."""
+    """Omits the port that some proxies add, another for each connection, and returns as IPv4 what a socket
+    for both families shows as `::ffff:192.0.2.1`: all of these are in one IPv6 network."""
     if match := WITH_PORT.fullmatch(address):
         address = match["ipv6"] or match["ipv4"]
     try:

@@ -1,4 +1,4 @@
-"""Who calls, with which scopes and at which rates, and the sources and toolsets reserved for some people."""
+"""Describes callers, their scopes and rates, and the sources and toolsets reserved for some people."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ class Caller:
 
     @classmethod
     def of_user(cls, user: Any, *, sees_everything: bool) -> "Caller":
-        """Of a session."""
+        """Returns the caller of a session."""
         return cls(
             key=f"user:{user.pk}",
             name=user.get_username(),

@@ -29,7 +29,7 @@ class Role(models.Model):
 
 
 class RateBucket(models.Model):
-    """How far ahead the calls of one rate are booked (GCRA); `access.rates` writes it."""
+    """Stores how far ahead the calls of one rate are booked (GCRA); `access.rates` writes it."""
 
     key = models.CharField(max_length=255, primary_key=True)
     booked_until = models.BigIntegerField()  # Microseconds since 1970

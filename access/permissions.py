@@ -73,7 +73,7 @@ class AnyoneKnown(BasePermission):
 
 
 def demand_of_staff(request: Request, permission: str) -> None:
-    """For permissions that depend on the body; tokens need only their scopes. Raises PermissionDenied."""
+    """Raises PermissionDenied, for permissions that depend on the body; tokens need only their scopes."""
     if request.auth is None:
         _user_may(request.user, permission)
 
@@ -83,7 +83,7 @@ def is_known(request: Request) -> bool:
 
 
 def is_administrator(request: Request | HttpRequest) -> bool:
-    """Whether the caller sees everything; `catalogue:read` counts for reading only."""
+    """Returns whether the caller sees everything; `catalogue:read` counts for reading only."""
     token: Any = getattr(request, "auth", None)  # The admin's requests have none
     if token is None:
         return bool(request.user.is_staff)
@@ -97,7 +97,7 @@ def bounds_of(request: Request) -> Bounds:
 
 
 def scopes_of(user: Any) -> frozenset[str]:
-    """What the user may do, as scopes, and so their agents and tokens. Queries once for `user`.
+    """Returns what the user, their agents and their tokens may do, as scopes. Queries once for `user`.
 
     A plain account, without any permission, is there to use workflows; a role says whether it may.
     """
@@ -129,7 +129,7 @@ def permissions_behind(scope: Scope) -> frozenset[str]:
 
 
 def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[tuple[Access, bool]]:
-    """Of every action, and whether it only reads."""
+    """Yields what each action demands, and whether it only reads."""
     for pattern in patterns:
         if isinstance(pattern, URLResolver):
             yield from _demands(pattern.url_patterns)

@@ -115,14 +115,14 @@ def grantable_roles(user: Any) -> list[Role]:
 
 
 def permissions_of(holder: Any) -> QuerySet[Permission]:
-    """Of a user or group; also of disabled accounts, which can be enabled again."""
+    """Returns the permissions of a user or group; also of disabled accounts, which can be enabled again."""
     if isinstance(holder, Group):
         return Permission.objects.filter(group=holder)
     return Permission.objects.filter(Q(user=holder) | Q(group__user=holder))
 
 
 def covers(user: Any, other: User | Group | None) -> bool:
-    """Whether the user has all permissions of the other."""
+    """Returns whether the user has all permissions of the other."""
     if other is None or user.is_superuser:
         return True
     if getattr(other, "is_superuser", False):
@@ -131,7 +131,7 @@ def covers(user: Any, other: User | Group | None) -> bool:
 
 
 def owners() -> QuerySet[User]:
-    """Who can administer everything: active members of staff that are superusers or have the role."""
+    """Returns who can administer everything: active members of staff that are superusers or have the role."""
     everything = Q(is_superuser=True) | Q(groups__role__name=Name.OWNER)
     return User.objects.filter(everything, is_active=True, is_staff=True).distinct()
 
@@ -142,6 +142,6 @@ def lock_owners() -> None:
 
 
 def would_leave_no_owner(without: Collection[int]) -> bool:
-    """Whether these users (keys) include all owners, if there are any."""
+    """Returns whether these users (keys) include all owners, if there are any."""
     remaining = owners().exclude(pk__in=without)
     return not remaining.exists() and owners().filter(pk__in=without).exists()

@@ -33,7 +33,7 @@ def make_proof(content: Any) -> str:
 
 
 def is_proof(proof: str, content: Any) -> bool:
-    """Also with a key of SECRET_KEY_FALLBACKS."""
+    """Returns whether the proof is of the content, with a key of SECRET_KEY_FALLBACKS too."""
     with suppress(BadSignature):
         return bool(Signer(salt=SALT).unsign(f"{_text_of(content)}:{proof}"))
     return False

@@ -137,7 +137,7 @@ def head() -> str:
 
 @transaction.atomic
 def _seal_batch(after: int, adopts: bool) -> tuple[int, int, bool]:
-    """Of the stored entries after that number. Returns how many were sealed, the last number that was
+    """Seals stored entries after that number. Returns how many were sealed, the last number that was
     examined, and whether there may be more."""
     progress = _lock_progress(waits=adopts)
     if progress is None:

@@ -42,8 +42,8 @@ class _ProtectedResourceMetadata:
 
 
 def _serve_metrics() -> None:
-    """For servers other than our command, which has done it. Of their several processes, one has the address,
-    and the others serve all else."""
+    """Serves them under servers other than our command, which has done it. Of their several processes, one
+    has the address, and the others serve all else."""
     try:
         serve_metrics(settings.METRICS_ADDRESS)
     except CommandError as error:

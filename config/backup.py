@@ -195,7 +195,7 @@ def _remove_unused(left: Path) -> None:
 
 
 def is_behind(manifest: Manifest) -> bool:
-    """Whether this version has migrations that the backup lacks."""
+    """Returns whether this version has migrations that the backup lacks."""
     return bool(known_migrations(MigrationLoader(None)) - manifest.applied)
 
 
@@ -348,8 +348,8 @@ def _require_equal_migrations(source: Path, manifest: Manifest) -> None:
 
 
 def _fill_postgresql(snapshot: Path, report: Report) -> None:
-    """In the caller's transaction: an interrupted copy leaves nothing and can be repeated. All rows keep
-    their ids. Content types, permissions and roles, which the migrations made, are replaced too."""
+    """Copies in the caller's transaction: an interrupted copy leaves nothing and can be repeated. All rows
+    keep their ids. Content types, permissions and roles, which the migrations made, are replaced too."""
     every = apps.get_models(include_auto_created=True)
     copied = {model._meta.db_table: model for model in every if not model._meta.proxy}
     with connection.cursor() as cursor, closing(sqlite3.connect(snapshot)) as embedded:

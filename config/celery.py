@@ -151,7 +151,7 @@ _ended = threading.Event()
 
 @worker_ready.connect
 def _begin_heartbeat(**_: Any) -> None:
-    """In a separate thread, because all others of the worker may be busy."""
+    """Uses a separate thread, because all others of the worker may be busy."""
     from connectors.registry import connector_kinds
     from executions.local_worker import show_life
 

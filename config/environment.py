@@ -187,7 +187,7 @@ def _check_host(host: str) -> None:
 
 
 def _origin_of(value: str) -> str:
-    """As browsers write origins, with which it is compared."""
+    """Returns the origin as browsers write it, with which it is compared. Raises ValueError."""
     parts = urlsplit(value)
     scheme, place = parts.scheme, parts.netloc.lower()
     is_address = scheme in ("http", "https") and ADDRESS.fullmatch(place) and parts.port != 0
@@ -672,7 +672,7 @@ class Environment(BaseSettings):
 
     @property
     def address(self) -> str:
-        """Without a trailing slash."""
+        """Returns the address without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"
 
 
@@ -711,7 +711,7 @@ def secret_variables() -> dict[str, str]:
 
 
 def variable_names() -> list[str]:
-    """In the order of the fields."""
+    """Returns the names in the order of the fields."""
     return [str(field.validation_alias) for field in Environment.model_fields.values()]
 
 
@@ -751,7 +751,7 @@ class LiveSettings:
         return self._values[name]
 
     def __or__(self, other: Mapping[str, Any]) -> Self:
-        """With other values of the environment."""
+        """Returns a copy with other values of the environment."""
         return type(self)({**self._values, **other}, self.overrides)
 
 

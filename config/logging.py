@@ -177,7 +177,7 @@ def as_text(record: Any) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Without credentials, which the error of a connector may quote. While a database server is away or not
+    """Hides credentials, which the error of a connector may quote. While a database server is away or not
     migrated, all ticks and requests fail, and their tracebacks hid everything else."""
     if is_not_migrated(error):
         parts = [*traceback.format_exception_only(error), MIGRATE_FIRST]

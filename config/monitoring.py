@@ -62,7 +62,7 @@ class Check:
 
 
 class Remembered(Generic[Found]):
-    """What `look` finds, looked for again by one thread at a time when it is older than `seconds`."""
+    """Keeps what `look` finds; one thread at a time looks again when it is older than `seconds`."""
 
     def __init__(self, look: Callable[[], Found], seconds: float) -> None:
         self._look, self._seconds = look, seconds
@@ -81,7 +81,7 @@ class Remembered(Generic[Found]):
 
 
 class Readiness:
-    """Of one process."""
+    """Checks whether one process is ready."""
 
     def __init__(self) -> None:
         self._is_migrated = False

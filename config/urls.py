@@ -30,7 +30,7 @@ from orchestration.rest import WorkflowViewSet as RequestInWords
 
 
 class Router(SimpleRouter):
-    """With an optional trailing slash, because a redirect would turn a POST into a GET."""
+    """Makes the trailing slash optional, because a redirect would turn a POST into a GET."""
 
     def __init__(self) -> None:
         super().__init__()

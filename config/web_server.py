@@ -282,8 +282,8 @@ class _NoPlace(Exception):
 
 
 class _Place:
-    """Requests take turns by arrival. The limiter belongs to the event loop, `release` and `reacquire` to
-    the request's thread."""
+    """Requests take turns by arrival. The limiter belongs to the event loop, `release` and `reacquire` to the
+    request's thread."""
 
     def __init__(self, places: CapacityLimiter) -> None:
         self._places, self._is_taken = places, False
@@ -377,7 +377,7 @@ class ThreadHandler(ASGIHandler):
     async def _in_thread(
         self, work: Callable[..., Result], *args: Any, seconds: float | None = PLACE_SECONDS
     ) -> Result:
-        """As soon as there is a place among those that use the database. Raises _NoPlace after `seconds`."""
+        """Runs `work` once it has a place to use the database. Raises _NoPlace after `seconds`."""
         mine = _Place(self._places)
         try:
             with fail_after(seconds):
@@ -470,7 +470,7 @@ async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
 
 
 def _problem(status: int, words: str, *, retry_after: int | None = None) -> HttpResponse:
-    """In REST's format, because most large bodies are for REST."""
+    """Answers in REST's format, because most large bodies are for REST."""
     from catalogue.rest.base import problem_body
 
     headers = None if retry_after is None else {"Retry-After": str(retry_after)}

@@ -88,7 +88,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
 
 def _check_connection(pool: Any, connection: Any) -> None:
-    """If one connection is dead, the others probably are too, so they are replaced with it."""
+    """Checks the whole pool if one connection is dead, because the others probably are too."""
     try:
         pool.check_connection(connection)
     except OperationalError:

@@ -24,7 +24,7 @@ MAX_BOUND_VALUES = 500  # Of a condition; a statement may have several
 
 
 class _Turn:
-    """Of one connection of this process, for a statement or from BEGIN to the end of the transaction."""
+    """Admits one connection of this process at a time, for a statement or from BEGIN until it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class _In(lookups.In):
 
 
 class _RelatedIn(_In, RelatedIn):
-    """Of foreign keys."""
+    """Compares foreign keys."""
 
 
 class _IContains(lookups.IContains):
