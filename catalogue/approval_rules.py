@@ -144,7 +144,7 @@ def _value_problem(comparison: str, value: Any) -> str:
 
 
 def find_rule_problems(schema: dict[str, Any], rules: Iterable[Rule]) -> list[str]:
-    """For rules that no longer fit the engine's schema, with which each call needs approval."""
+    """Returns why rules no longer fit the engine's schema; with these, each call needs approval."""
     whole = Place(schema, schema)
     return [problem for rule in rules if (problem := _misfit(whole, rule))]
 

@@ -72,7 +72,7 @@ def _verify_history(report: Report) -> None:
 
 
 def note_unrecorded(model: type[Recorded], report: Report) -> None:
-    """Whether the only row says what the history recorded last; before that, the defaults apply."""
+    """Reports where the only row differs from the history's last record, or without one from the defaults."""
     row, last = model._default_manager.first() or model(), dict[str, Any]()
     for change in HistoryEntry.of_key(model, row.pk).order_by("at", "pk"):
         last |= _new_values(change)

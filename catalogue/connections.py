@@ -90,7 +90,7 @@ class Bounds:
 
 
 def settings_of(kind: str) -> dict[str, Setting]:
-    """By name, in the order of the Config. Raises Misconfigured for a kind without a usable connector."""
+    """Returns them in the order of the Config. Raises Misconfigured for a kind without a usable connector."""
     return _read_settings(connector_class(kind).Config)
 
 
@@ -178,7 +178,7 @@ def engine_kind(kind: str) -> EngineKind:
 
 
 def starts_by_metadata(kind: str) -> bool:
-    """Whether workflow metadata decides where or how a run starts; True unless the connector denies it."""
+    """Returns whether metadata decides where or how a run starts; True unless the connector denies it."""
     try:
         return bool(getattr(connector_class(kind), "starts_by_metadata", True))
     except Misconfigured:
@@ -326,7 +326,7 @@ def _count(source: Source, error: ConnectorError) -> None:
 
 
 async def close_connectors() -> None:
-    """Those of the running loop, with the former ones that are being closed."""
+    """Closes those of the running loop, and waits for the former ones that are being closed."""
     loop = asyncio.get_running_loop()
     former = [one for one in _closing.copy() if one.get_loop() is loop]
     closing = list(_connectors.pop(loop, {}).values())

@@ -93,7 +93,7 @@ def release_connection() -> None:
 
 
 class Place(Protocol):
-    """Of a request, among the REQUESTS_AT_ONCE that may use the database."""
+    """Holds a request's place among the REQUESTS_AT_ONCE that may use the database."""
 
     def release(self) -> None: ...
 
@@ -105,8 +105,8 @@ place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", de
 
 @contextmanager
 def without_connection() -> Iterator[None]:
-    """For a long wait: other requests get this thread's connection and the request's place. In a transaction
-    the thread keeps both."""
+    """Leaves this thread's connection and the request's place to other requests during a long wait. In a
+    transaction the thread keeps both."""
     release_connection()
     held = None if connection.in_atomic_block else place.get()
     if held is not None:
@@ -172,14 +172,14 @@ def run_in_database(
 
 
 def after_commit(act: Callable[[], object]) -> None:
-    """For entries of the log: what is not committed did not happen. `act` has the caller's request id, also
-    where several requests share the transaction."""
+    """Calls `act` after the commit, for entries of the log: what is not committed did not happen. `act` has
+    the caller's request id, also where several requests share the transaction."""
     transaction.on_commit(partial(contextvars.copy_context().run, act))
 
 
 class DatabaseOutage:
-    """For a loop that repeats a query until the database answers. It logs the first of several failures in a
-    row and their end, instead of each attempt."""
+    """Logs the first of several failures in a row and their end, instead of each attempt, for a loop that
+    repeats a query until the database answers."""
 
     def __init__(self, activity: str, **bound: Any) -> None:
         self._activity, self._bound = activity, bound  # Each call has one, and few are needed.
@@ -203,7 +203,7 @@ class DatabaseOutage:
 
 @dataclass(slots=True)
 class Watcher(Generic[Watch]):
-    """What watches on one event loop, and the task that looks for news in the database for all of them."""
+    """Holds the watches of one event loop, and the task that looks for their news in the database."""
 
     watches: set[Watch] = field(default_factory=set)
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # For a look before its time

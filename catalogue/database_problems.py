@@ -1,5 +1,5 @@
-"""What a request is answered with, and what the log says, when the database cannot be queried: its server is
-away, or it lacks a table or column because this version was started before `migrate`."""
+"""Decides what a request is answered with, and what the log says, when the database cannot be queried: its
+server is away, or it lacks a table or column because this version was started before `migrate`."""
 
 import re
 
@@ -61,7 +61,7 @@ def is_not_migrated(error: BaseException | None) -> bool:
 
 
 def is_taken(error: BaseException | None) -> bool:
-    """Whether another transaction made a row with the same name or key first."""
+    """Returns whether another transaction made a row with the same name or key first."""
     if not isinstance(error, IntegrityError):
         return False
     return str(error).startswith("UNIQUE constraint") or getattr(error.__cause__, "sqlstate", "") == "23505"
@@ -74,12 +74,12 @@ def is_exhausted(error: BaseException | None) -> bool:
 
 
 def is_unusable(error: BaseException | None) -> bool:
-    """Whether the error is of the database, and no bug that the same request would meet again."""
+    """Returns whether the error is of the database, and no bug that the same request would meet again."""
     return isinstance(error, OperationalError | InterfaceError) or is_not_migrated(error)
 
 
 def describe_outage(error: BaseException | None, *, method: str | None) -> str:
-    """What a request of this HTTP method is answered with."""
+    """Returns the answer to a request of this HTTP method."""
     reason = NOT_READY if is_not_migrated(error) else EXHAUSTED if is_exhausted(error) else NO_DATABASE
     return reason if method in ("GET", "HEAD", "OPTIONS") else f"{reason} {LOOK_FIRST}"
 

@@ -38,7 +38,7 @@ class Difference:
 
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
-    """Without `starts_by_metadata` the engine's starts do not depend on the workflow's metadata."""
+    """Compares layers. Without `starts_by_metadata` the engine's starts do not depend on the metadata."""
     found = [
         *(one for name, label in LABELS.items() for one in _of_value(name, label, accepted, offered)),
         *_of_findings(accepted, offered),
@@ -63,7 +63,7 @@ def kinds_held(differences: list[Difference]) -> list[str]:
 
 
 def describe_differences(differences: list[Difference]) -> str:
-    """On one line, the harmful differences first."""
+    """Describes them on one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
     shown = [difference.text for difference in ordered[:MAX_NAMED]]
     more = len(ordered) - len(shown)

@@ -74,7 +74,7 @@ class FilterChain(Generic[Rule]):
 
 
 def _compiled(rule: ChoosingRule) -> tuple[bool, Callable[[Workflow], object]]:
-    """Whether it shows the workflows that it matches, and its matcher."""
+    """Returns whether it shows the workflows that it matches, and its matcher."""
     try:
         matches = pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
     except ValueError as error:
@@ -117,7 +117,7 @@ class ExposedToolset:
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What reservations exclude one person from. Persons with the same exclusions share views."""
+    """Lists what reservations exclude one person from. Persons with the same exclusions share views."""
 
     sources: frozenset[int] = frozenset()
     toolsets: frozenset[str] = frozenset()
@@ -236,7 +236,7 @@ def find_named(workflows: Workflows, name: str) -> Workflow | None:
 
 
 class Placement:
-    """Where workflows are shown according to filters and rules, in three queries for any number of them."""
+    """Finds where filters and rules show workflows, in three queries for any number of them."""
 
     @cached_property
     def _filters(self) -> FilterChain[WorkflowFilter]:
@@ -251,7 +251,7 @@ class Placement:
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
     def describe_move(self, old: Workflow, new: Workflow) -> str:
-        """How the change to `new` moves it: "it would join the toolset finance"; empty if it stays."""
+        """Says how the change to `new` moves it: "it would join the toolset finance"; empty if it stays."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:
             return "agents would see it" if is_shown else "agents would no longer see it"

@@ -93,13 +93,13 @@ def words_of(definition: FeatureDefinition) -> dict[str, Any]:
 
 
 def split(definition: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What curators decide on, and what is served without a decision."""
+    """Returns what curators decide on, and what is served without a decision."""
     shown = {name: definition[name] for name in UNREVIEWED if name in definition}
     return {name: value for name, value in definition.items() if name not in shown}, shown
 
 
 def _forget(missing: Iterable[ServerFeature]) -> None:
-    """Of the missing features, keep the latest with a curator's decision: some servers invent new addresses
+    """Deletes missing features except the latest with a curator's decision: some servers invent new addresses
     each time."""
     latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
     decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
@@ -111,7 +111,7 @@ def _forget(missing: Iterable[ServerFeature]) -> None:
 
 
 def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: DiscoveryRun) -> bool:
-    """Whether anything has changed."""
+    """Returns whether anything has changed."""
     was = [getattr(feature, name) for name in DEFINED]
     follows = source.change_policy == Source.ChangePolicy.FOLLOW or not feature.enabled
     (said, shown), (accepted, _) = split(said), split(feature.definition)

@@ -207,7 +207,7 @@ def recorded_model(label: str) -> type[Recorded] | None:
 
 
 def set_fields(row: models.Model, values: Mapping[str, Any], *, allowed: Collection[str]) -> None:
-    """Without saving. Raises TypeError for any other field."""
+    """Sets the allowed fields without saving. Raises TypeError for any other field."""
     if unknown := values.keys() - set(allowed):
         raise TypeError(f"These fields cannot be set here: {', '.join(sorted(unknown))}")
     for name, value in values.items():

@@ -100,6 +100,6 @@ def stored_tool_of(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> St
 
 
 def write_tool_config(tool: ToolConfig) -> dict[str, Any]:
-    """As JSON, without a field for the secret."""
+    """Returns JSON without a field for the secret."""
     secret = {tool.api.authentication.secret}
     return tool.model_dump(mode="json", by_alias=True, exclude={"api": {"authentication": secret}})

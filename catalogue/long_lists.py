@@ -75,7 +75,7 @@ class BoundedPaginator(KeyPaginator):
 
     @property
     def goes_on(self) -> bool:
-        """By position."""
+        """Returns whether pages by position reach further than those by number."""
         return self._found > COUNTED
 
     @property
@@ -204,8 +204,8 @@ def page_of(rows: QuerySet[RowT], *, by: str, limit: int, cursor: str = "") -> P
 
 
 def all_pages(rows: QuerySet[RowT], *, by: str, at_a_time: int) -> Iterator[list[RowT]]:
-    """Without an open cursor in the database. The newest first, or, if `by` is empty, in the order of `rows`,
-    of which all keys are in memory."""
+    """Reads without an open cursor in the database. Yields the newest first, or, if `by` is empty, the order
+    of `rows`, of which all keys are in memory."""
     if not by:
         keys = list(rows.values_list("pk", flat=True))
         yield from (_rows_of(rows, batch) for batch in in_batches(keys, at_a_time))

@@ -30,7 +30,7 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 
 
 def spellings(text: str) -> list[str]:
-    """For searches without regard to case, where a database compares only ASCII letters so."""
+    """Returns the cases to search for, where a database ignores the case of ASCII letters only."""
     return list(dict.fromkeys([text, text.lower(), text.upper(), text.title(), text.capitalize()]))
 
 

@@ -117,7 +117,7 @@ class Unreadable:
 
 @dataclass(slots=True)
 class Plan:
-    """How to read a value written by a portable schema."""
+    """Says how to read a value written by a portable schema."""
 
     members: dict[str, tuple[str, "Plan"]] = field(default_factory=dict)  # The keys by their aliases
     others: str = ""  # The alias of the member with further members as JSON
@@ -488,7 +488,7 @@ def _or_else(first: Schema | None, second: Schema) -> Schema:
 
 
 def _is_open(node: Schema) -> bool:
-    """Whether it announces unnamed members; most schemas that do not forbid them have none."""
+    """Returns whether it announces unnamed members; most schemas that do not forbid them have none."""
     return bool(node.get("additionalProperties") or node.get("patternProperties"))
 
 

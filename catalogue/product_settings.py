@@ -82,7 +82,7 @@ class InvalidSettings(Exception):
 
 
 def live_settings() -> dict[str, LiveSetting]:
-    """By name, in the order of the fields."""
+    """Returns them by name, in the order of the fields."""
     return {name: LiveSetting(**setting) for name, setting in settings.LIVE_SETTINGS.items()}
 
 

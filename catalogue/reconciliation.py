@@ -541,8 +541,8 @@ CURATED = ("tags_override", "argument_overrides", "approval_rules")  # A curator
 
 
 def classify_change(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
-    are never harmless."""
+    """Judges by the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's
+    settings are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
     schema = offered["input_schema"]
     values = find_override_problems(schema, workflow.argument_overrides).keys()

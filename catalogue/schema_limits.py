@@ -300,8 +300,8 @@ def parts_of(node: Schema) -> Iterator[tuple[str, str | int | None, Any]]:
 
 
 def count_visits(schema: Schema, arguments: Any, *, most: int) -> int:
-    """At least how often a validator visits a part to find all errors, each of which may give one; no further
-    than `most`."""
+    """Returns at least how often a validator visits a part to find all errors, each of which may give one;
+    counts no further than `most`."""
     places = Places.of(schema, subschemas(schema))
     waiting: list[tuple[Any, Schema, Any]] = [(schema, schema, arguments)]
     visits = 0

@@ -162,7 +162,7 @@ class _Postings:
 
 
 class SearchIndex:
-    """Not safe to use from several threads at once."""
+    """Must not be used from several threads at once."""
 
     def __init__(self, workflows: Collection[Workflow]) -> None:
         counted = {workflow.tool_name: _count_words(workflow) for workflow in workflows}

@@ -89,7 +89,7 @@ def resolve(value: str) -> str:
 
 
 def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
-    """By the same names. Raises SecretUnavailable with the name at the beginning of the message."""
+    """Returns them by the same names. Raises SecretUnavailable, whose message begins with the name."""
     resolved = {}
     for name, value in credentials.items():
         try:

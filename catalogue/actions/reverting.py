@@ -58,7 +58,7 @@ def why_not_revertible(entry: HistoryEntry) -> str:
 
 
 def permission_to_revert(entry: HistoryEntry) -> str:
-    """For the change, deletion or addition that reverts the entry, such as `catalogue.delete_toolset`."""
+    """Returns the permission for what reverts the entry, such as `catalogue.delete_toolset`."""
     kinds = HistoryEntry.Kind
     verb = {kinds.ADDED: "delete", kinds.DELETED: "add"}.get(kinds(entry.kind), "change")
     app, _, model = entry.model.partition(".")
@@ -140,7 +140,7 @@ def _shown(value: Any) -> str:
 
 
 def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any]:
-    """By the model's types."""
+    """Returns the values before the entry, in the model's types."""
     if model is ProductSettings:
         return {name: old for name, (old, _) in _changed_settings(entry).items()}
     fields = {field.name: field for field in model._meta.concrete_fields}

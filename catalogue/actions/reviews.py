@@ -94,7 +94,7 @@ def warning_of_review(review: Review, differences: Collection[Difference]) -> st
 
 
 def differing_only_in(reviews: QuerySet[Review], kinds: Collection[str]) -> QuerySet[Review]:
-    """Those of changed workflows where only these kinds of differences need a decision."""
+    """Returns the reviews of changed workflows where only these kinds of differences need a decision."""
     placement, changed = Placement(), reviews.changes().select_related("workflow__source")  # type: ignore[attr-defined]
     keys = [one.pk for one in changed if {*kinds} >= {*kinds_held(differences_of(one, placement))}]
     return reviews.filter(pk__in=keys)
@@ -245,7 +245,7 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
 
 
 def note_layer(workflow: Workflow, layer: Mapping[str, Any]) -> None:
-    """For the history: what the row, as read, loses and gets."""
+    """Notes for the history what the row, as read, loses and gets."""
     old, new = layer_of(workflow), layer_of(Workflow()) | {**layer}
     workflow.changed_besides = {name: [old[name], new[name]] for name in old if old[name] != new[name]}
 

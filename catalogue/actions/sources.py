@@ -167,7 +167,7 @@ def _check_is_object(config: object) -> None:
 
 
 def webhook_address(source: Source) -> str:
-    """Where the engine reports ended runs, if it has a webhook."""
+    """Returns the URL to which the engine reports ended runs, if it has a webhook."""
     return f"{settings.PUBLIC_URL}{reverse('webhook', args=[source.name])}"
 
 

@@ -109,7 +109,7 @@ class Named:
 
 
 def _all_escaped(found: Any) -> Any:
-    """Of texts and lists of texts; what is safe HTML remains so."""
+    """Escapes texts and lists of texts; what is safe HTML remains so."""
     return [_all_escaped(one) for one in found] if isinstance(found, list) else type(found)(escaped(found))
 
 
@@ -126,7 +126,7 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
 
     @property
     def csv_address(self) -> str:
-        """Of the rows of all pages; empty where they are not offered."""
+        """Returns the address for the rows of all pages; empty where they are not offered."""
         address: str = self.model_admin.csv_address
         return address and address + self.get_query_string(remove=[PAGE_VAR, ALL_VAR])
 
@@ -149,7 +149,7 @@ class BoundedChangeList(CatalogueChangeList):
 
 @cache
 def _checkbox() -> str:
-    """For every row, with KEY as its key, because Unfold renders two templates for each checkbox."""
+    """Renders all rows' with KEY as the key, because Unfold renders two templates for each checkbox."""
     return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
@@ -365,7 +365,7 @@ def _in_words(message: Any) -> str:
 
 
 class ColumnFilter(DropdownFilter):  # type: ignore[misc]
-    """For the rows with the chosen value in `column`."""
+    """Shows the rows with the chosen value in `column`."""
 
     column: ClassVar[str]
 
@@ -381,7 +381,7 @@ class CountingFilter(DropdownFilter):  # type: ignore[misc]
         return {f"{place}__c": counts.get(value, 0) for place, (value, _) in enumerate(self.lookup_choices)}
 
     def count_choices(self, rows: QuerySet[Any]) -> Mapping[str, int]:
-        """By value; those without rows may be missing."""
+        """Returns the numbers of rows by value; values without rows may be missing."""
         raise NotImplementedError
 
 
@@ -411,7 +411,7 @@ def since(column: str, **age: int) -> Callable[[], Q]:
 
 
 class SinceFilter(OptionsFilter):
-    """For rows with a time `at`."""
+    """Shows rows by the age of their time `at`."""
 
     title = "date"
     parameter_name = "since"
@@ -488,7 +488,7 @@ class ButtonsMixin(CatalogueAdmin):
     why_gone = ""  # A sentence about objects that others have removed since the page was shown
 
     def get_buttons(self, request: HttpRequest, obj: Any) -> list[Button]:
-        """Those that apply to the object; none for users who may only view."""
+        """Returns the buttons that apply to the object; none for users who may only view."""
         if not self.may_press_buttons(request):
             return []
         return [getattr(self, name).button for name in self.buttons]
@@ -604,7 +604,7 @@ def ask_if_many(
     shown: Sequence[Any] = (),
     sent: Iterable[tuple[str, str]] = (),
 ) -> HttpResponse | None:
-    """For actions that agents notice: with all pages selected, nobody has seen how many rows that is. `note`
+    """Asks before what agents notice: with all pages selected, nobody has seen how many rows that is. `note`
     says of their number what happens. With something to be `shown`, it asks about a single row too."""
     if (count := affected.count()) <= MAX_UNASKED and not shown:
         apply()

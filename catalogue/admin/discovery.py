@@ -236,12 +236,12 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
 
 def _shown(review: Review) -> tuple[tuple[str, str], ...]:
-    """What the page shows, which a decision names."""
+    """Returns the fields by which a decision names what the page shows."""
     return ((OFFER, review.offer_hash), *(((KEPT, "yes"),) if review.kept_at else ()))
 
 
 def _with_offer(review: Review, shown: SafeString) -> SafeString:
-    """With the displayed offer, which a decision names."""
+    """Adds the displayed offer, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
     return format_html("<div>{}{}</div>", seen, shown)
 

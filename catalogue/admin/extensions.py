@@ -10,6 +10,6 @@ def added(part: str) -> list[Any]:
 
 
 def added_by_permission(part: str) -> dict[str, Any]:
-    """Those that only users with a permission see, by that permission."""
+    """Returns the extensions that only users with a permission see, by that permission."""
     named: dict[str, str] = settings.ADMIN_EXTENSIONS[part]
     return {permission: import_string(name) for permission, name in named.items()}

@@ -316,7 +316,7 @@ def _awaiting(kind: str) -> Callable[[], Q]:
 
 
 def _none_of(*conditions: Q) -> Callable[[], Q]:
-    """By key. Unknown conditions, such as those of a column without a value, are false."""
+    """Returns a condition by key. Unknown ones, such as those of a column without a value, are false."""
     return lambda: ~Q(pk__in=Workflow.objects.filter(Q(*conditions, _connector=Q.OR)).order_by().values("pk"))
 
 

@@ -169,7 +169,7 @@ class MarkedFormSet(FormSet):
 
 
 def _describe(shown: forms.BoundField) -> str:
-    """What is stored now."""
+    """Returns the stored value as text, cut after SHOWN_TEXT characters."""
     field: Any = shown.field
     value = shown.initial
     if isinstance(field, forms.ModelChoiceField):

@@ -81,7 +81,7 @@ def exactly(moment: datetime | None) -> str:
 
 
 def to_the_millisecond(moment: datetime) -> SafeString:
-    """For timelines, where the order within a second matters."""
+    """Renders a time for timelines, where the order within a second matters."""
     local = timezone.localtime(moment)
     shown = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
     return format_html('<span class="whitespace-nowrap">{}</span>', shown)
@@ -107,7 +107,7 @@ def shortened(text: str, length: int = 60) -> str:
 
 
 def cut_short(text: str, length: int) -> str:
-    """At most `length` characters, at a cost that a list of thousands can pay, unlike Django's Truncator."""
+    """Keeps at most `length` characters, at a cost that thousands can pay, unlike Django's Truncator."""
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 

@@ -153,7 +153,7 @@ class SourceForm(CatalogueForm):
 
     @property
     def setting_errors(self) -> dict[str, list[str]]:
-        """By the field's name in the form, `__all__` for what concerns several."""
+        """Returns errors by the field's name in the form, `__all__` for what concerns several."""
         about_settings = (
             name for name in self.errors if name == NON_FIELD_ERRORS or name.startswith(SETTING)
         )
@@ -450,7 +450,7 @@ class SourceAdmin(ButtonsMixin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Also reached with a form that is only tested or was refused."""
+        """Renders the form, also a refused one, or the outcome of testing its settings."""
         form = context["adminform"].form
         if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
             outcome = _test_settings(form)

@@ -447,7 +447,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         )
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
-        """With the content hash of the row, which enabling compares."""
+        """Adds the content hash of the row, which enabling compares."""
         seen = '<input type="hidden" name="{}-{}" value="{}">'
         return format_html("{}" + seen, super().action_checkbox(obj), SEEN, obj.pk, obj.content_hash)
 
@@ -667,14 +667,14 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
 
 def _notes_of(workflow: Workflow) -> list[tuple[str]]:
-    """Of the import that made it; the metadata have all of them."""
+    """Returns the first 10 notes of the import that made it; the metadata have all of them."""
     notes = [*workflow.metadata.get("notes", ())] if is_http_tool(workflow) else []
     more = [f"And {len(notes) - 10} more, in the metadata."] if len(notes) > 10 else []
     return [(note,) for note in [*notes[:10], *more]]
 
 
 def _toolset_links(workflow: Workflow) -> SafeString:
-    """Also of unexposed workflows, which toolsets do not show."""
+    """Links the toolsets also of unexposed workflows, which toolsets do not show."""
     return format_html_join(
         ", ",
         "{} ({}{})",

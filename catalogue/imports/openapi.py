@@ -44,7 +44,7 @@ from connectors.http_tools.tool import EXTRA_KEYS
 
 @dataclass(frozen=True, kw_only=True)
 class OpenApiImportRequest(ImportRequest):
-    """Without a source, the API's address decides; secrets and settings are for a new source."""
+    """Lets the API's address decide if no source is named; secrets and settings are for a new source."""
 
     base_url: str = ""  # Replaces the document's first server
     settings: dict[str, Any] = field(default_factory=dict)  # HttpConfig's further fields
@@ -303,7 +303,7 @@ def tools_by_change(outcome: OpenApiImport) -> dict[Change, list[str]]:
 
 
 def group_refusals(refused: list[RefusedOperation]) -> list[tuple[str, list[RefusedOperation]]]:
-    """Those refused for reasons that differ in names only. Largest group first."""
+    """Groups operations refused for reasons that differ in names only. Largest group first."""
     groups: dict[str, list[RefusedOperation]] = {}
     for one in refused:
         groups.setdefault(re.sub(r'"[^"]*"', '"..."', one.reason), []).append(one)

@@ -1,4 +1,4 @@
-"""What every import has in common: its request, its outcome, the permissions it needs and its refusals."""
+"""Defines what imports share: their requests, outcomes, needed permissions and refusals."""
 
 from collections import Counter
 from collections.abc import Iterable

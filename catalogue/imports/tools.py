@@ -254,7 +254,7 @@ def address_of(source: Source) -> str:
 
 
 def _own_secrets(source: Source) -> dict[str, str]:
-    """Those of its authentication; a declaration cannot name its extra keys."""
+    """Returns the secrets of its authentication; a declaration cannot name its extra keys."""
     stored = stored_secrets(source).items()
     return {name: secret for name, secret in stored if secret and name not in EXTRA_KEYS}
 
@@ -303,8 +303,8 @@ class StoredTools:
 def read_definitions(
     definitions: Mapping[str, WorkflowDefinition],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[ValidationProblem]]]:
-    """By their ids: the layers of those without a fault, and the faults of the others. An author can correct
-    a declaration, so nothing of it is replaced or left out silently."""
+    """Returns by their ids the layers of those without a fault, and the faults of the others. An author can
+    correct a declaration, so nothing of it is replaced or left out silently."""
     listing, faults = read_listing(definitions.values()), defaultdict[str, list[ValidationProblem]](list)
     for one in (*listing.skipped, *listing.flagged):
         faults[one["id"]].append(ValidationProblem("/input_schema", one["reason"]))

@@ -152,7 +152,7 @@ def why_unreadable(error: OSError | UnicodeError) -> str:
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """For the `type` of an option."""
+    """Returns a function for the `type` of an option, which raises ArgumentTypeError."""
 
     def read(text: str) -> int:
         try:
@@ -202,7 +202,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def key_and_value(text: str) -> tuple[str, str]:
-    """Without a value, a shell's variable was probably unset."""
+    """Raises ArgumentTypeError without a value too: a shell's variable was probably unset."""
     key, _, value = text.partition("=")
     if not key or not value:
         raise ArgumentTypeError("must look like KEY=VALUE")

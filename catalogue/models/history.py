@@ -1,4 +1,4 @@
-"""What the catalogue's rows have in common: history, reservations, and the revision of what is exposed."""
+"""Defines what the catalogue's rows share: history, reservations, and the revision of what is exposed."""
 
 import time
 from collections.abc import Collection, Sequence

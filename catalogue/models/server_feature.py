@@ -122,7 +122,7 @@ class ServerFeature(Exposing):
 
     @property
     def arguments(self) -> list[dict[str, Any]]:
-        """Of a prompt: name, title, description, required."""
+        """Returns those of a prompt: name, title, description, required."""
         arguments: list[dict[str, Any]] = self.definition.get("arguments", [])
         return arguments
 
@@ -135,5 +135,5 @@ class ServerFeature(Exposing):
 
     @property
     def prefix(self) -> str:
-        """What `served_as` has before the server's own address; empty if nothing."""
+        """Returns what `served_as` has before the server's own address; empty if nothing."""
         return self.served_as.removesuffix(self.upstream_id) if self.served_as != self.upstream_id else ""

@@ -146,7 +146,7 @@ class Source(Reservable):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """By field name. Raises CredentialsUnreadable after a change of SECRET_KEY."""
+        """Returns them by field name. Raises CredentialsUnreadable after a change of SECRET_KEY."""
         return decrypt_credentials(self.encrypted_credentials)
 
     @credentials.setter
@@ -162,7 +162,7 @@ class Source(Reservable):
             return False
 
     def settings_values(self) -> list[Any]:
-        """Of all columns but those of its listings and of its webhook."""
+        """Returns the values of all columns but those of its listings and of its webhook."""
         settled = [field for field in self._meta.concrete_fields if field.name not in OBSERVED]
         return [getattr(self, field.attname) for field in settled]
 

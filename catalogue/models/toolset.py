@@ -77,7 +77,7 @@ class WorkflowFilter(ChoosingRule):
 
 
 class Toolset(Reservable):
-    """What `/mcp/<slug>` serves: exposed workflows, picked by hand or chosen by its rules."""
+    """Chooses what `/mcp/<slug>` serves: exposed workflows, picked by hand or chosen by its rules."""
 
     names_by_people = ("title",)
 

@@ -81,7 +81,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.filter(missing_since=None, enabled=True, source__enabled=True)
 
     def live_aliases(self) -> dict[str, tuple[str, datetime]]:
-        """By former tool names that calls may still use: the present name, and until when."""
+        """Returns, by former tool names that calls may still use, the present name and until when."""
         renamed = self.exclude(tool_aliases={}).only("tool_name", "tool_aliases")
         return {
             name: (workflow.tool_name, until)
@@ -90,7 +90,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         }
 
     def cached(self) -> "WorkflowQuerySet":
-        """By `Workflow.effective_cache_seconds`, for the database."""
+        """Filters by `Workflow.effective_cache_seconds`, in the database."""
         return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(
             kept_seconds__gt=0
         )
@@ -99,12 +99,12 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.filter(description="", description_override="")
 
     def for_lists(self) -> "WorkflowQuerySet":
-        """Without large columns that only a workflow's own page shows."""
+        """Defers large columns that only a workflow's own page shows."""
         large = ("input_schema", "output_schema", "argument_overrides", "metadata", "icons", "icon_override")
         return self.defer(*large)
 
     def tagged(self, tag: str) -> "WorkflowQuerySet":
-        """By shown tags, without regard to case."""
+        """Filters by shown tags, without regard to case."""
         shown = Q()
         # The column holds the tags as JSON text in ASCII, so each is in quotes.
         for quoted in map(json.dumps, [tag] if tag.isascii() else spellings(tag)):
@@ -112,7 +112,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.filter(shown)
 
     def count_by_tag(self, tags: Iterable[str]) -> dict[str, int]:
-        """How many are `tagged` with each of them; one query."""
+        """Counts how many are `tagged` with each of them; one query."""
         counts: Counter[str] = Counter()
         groups = self.order_by().values_list("tags", "tags_override").annotate(Count("pk"))
         for engines, ours, count in groups:
@@ -121,14 +121,14 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return {tag: counts[tag.lower()] for tag in tags}
 
     def named_like(self, glob: str) -> "WorkflowQuerySet":
-        """With a name that matches as a whole, without regard to case; runs a separate query."""
+        """Filters by a name that matches as a whole, without regard to case; runs a separate query."""
         # Not by the database: their regular expressions differ, and some take exponential time.
         fits = re.compile(translate(glob), re.IGNORECASE).match
         rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")
         return self.filter(pk__in=[key for key, *names in rows if any(map(fits, names))])
 
     def matching(self, text: str) -> "WorkflowQuerySet":
-        """With the text in a name or description of the engine or the curator."""
+        """Filters by the text in a name or description of the engine or the curator."""
         fields = ("tool_name", "name", "title_override", "description", "description_override", "upstream_id")
         anywhere = Q()
         for field in fields:
@@ -137,7 +137,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
 
 def is_hinted(hint: str) -> Q:
-    """By `Workflow.effective_hints`, for the database."""
+    """Returns the condition of `Workflow.effective_hints` for the database."""
     shown = _has_hint(hint)
     if hint == "readOnlyHint":
         shown &= Q(read_only_hint=True) | ~_has_hint("destructiveHint")
@@ -147,7 +147,7 @@ def is_hinted(hint: str) -> Q:
 
 
 def is_overridden(*fields: str) -> Q:
-    """With a curator's decision on one of these fields; on any field by default."""
+    """Returns the condition that a curator decided on one of these fields; on any field by default."""
     return Q(*(~Q(**{field: OVERRIDES[field]}) for field in fields or OVERRIDES), _connector=Q.OR)
 
 
@@ -469,7 +469,7 @@ class Workflow(Exposing):
 
     @property
     def served_input_schema(self) -> dict[str, Any]:
-        """As agents read it."""
+        """Returns the schema as agents read it."""
         return serve_reduced(self.offered_input_schema)
 
     @property
@@ -502,13 +502,13 @@ class Workflow(Exposing):
 
     @property
     def declared_output_schema(self) -> dict[str, Any] | None:
-        """Also of results that are not objects, which MCP does not promise."""
+        """Returns the schema also of results that are not objects, which MCP does not promise."""
         schema = self.output_schema or self.metadata.get(OUTPUT_SCHEMA)
         return schema if isinstance(schema, dict) else None
 
     @property
     def promised_output_schema(self) -> dict[str, Any] | None:
-        """What results are validated against; None where the schema only describes them."""
+        """Returns what results are validated against; None where the schema only describes them."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
             "promise_output_schemas"
         )
@@ -517,7 +517,7 @@ class Workflow(Exposing):
 
     @property
     def may_need_approval(self) -> bool:
-        """Whether at least some calls do; of exposed workflows, as only they know their toolsets."""
+        """Returns whether at least some calls do; of exposed workflows, as only they know their toolsets."""
         return bool(self.approval_required or self.approval_rules or self.approving_toolsets)
 
     @property
@@ -580,6 +580,6 @@ class Review(models.Model):
 
     @property
     def state(self) -> str:
-        """For the history, such as `held 5f1d09c2ab34`."""
+        """Returns a text for the history, such as `held 5f1d09c2ab34`."""
         state = "new" if self.kind == self.Kind.NEW else "turned down" if self.kept_at else "held"
         return f"{state} {self.offer_hash[:12]}"

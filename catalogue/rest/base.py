@@ -87,7 +87,7 @@ class Refusal(exceptions.APIException):
 
     @classmethod
     def invalid(cls, detail: str, errors: Iterable[Problem] = ()) -> "Refusal":
-        """Of a request that its caller must correct."""
+        """Refuses a request that its caller must correct."""
         return cls(400, detail, kind="validation", errors=errors)
 
     @classmethod
@@ -130,7 +130,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 def as_problem(why: str) -> OpenApiResponse:
-    """For the API's description: an error, and what it says."""
+    """Describes an error, and what it says, for the API's description."""
     return OpenApiResponse(ProblemSerializer, why)
 
 
@@ -208,7 +208,7 @@ def _body(error: Exception, code: int) -> dict[str, Any]:
 
 
 def problem_body(code: int, detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict[str, Any]:
-    """Of every error of the API; see ProblemSerializer."""
+    """Returns the body of every error of the API; see ProblemSerializer."""
     listed = [{"path": problem.path, "message": problem.message} for problem in errors]
     body: dict[str, Any] = {"detail": detail, "kind": kind or _usual_kind(code)}
     if listed:
@@ -348,7 +348,7 @@ CURSOR_DESCRIPTION = (
 
 
 class LongPages(Pages):
-    """For views with `newest_by`, the time by which the rows are sorted, the newest first. Numbered pages
+    """Serves views with `newest_by`, the time by which the rows are sorted, the newest first. Numbered pages
     reach as far as rows are counted, and `next` continues by position. Other orders cover the same number of
     the newest rows."""
 
@@ -444,7 +444,7 @@ class SearchField(forms.CharField):
 
 
 class SearchFilter(CharFilter):  # type: ignore[misc]
-    """For a text that the database looks for within others."""
+    """Searches the database for a text within others."""
 
     field_class = SearchField
 
@@ -514,7 +514,7 @@ def _misused(request: Request, known: Collection[str], *, several: Collection[st
 
 
 def check_parameters(request: Request, *known: OpenApiParameter) -> None:
-    """For addresses that are no lists. Raises Refusal."""
+    """Checks the parameters of addresses that are no lists. Raises Refusal."""
     several = [parameter.name for parameter in known if parameter.many]
     if problems := list(_misused(request, [parameter.name for parameter in known], several=several)):
         raise Refusal.invalid(problems[0].message, problems)

@@ -202,7 +202,7 @@ class SettingSerializer(serializers.Serializer[product_settings.LiveSetting]):
 
 @cache
 def _serializer_of(curated: Curated) -> type[StrictSerializer]:
-    """Of a model that has one row, which is a section of the configuration file too."""
+    """Makes the serializer of a model that has one row, which is a section of the configuration file too."""
     meta = type("Meta", (), {"model": curated.model, "fields": curated.fields})
     bases = (StrictSerializer, serializers.ModelSerializer)
     return type(f"{curated.model.__name__}Serializer", bases, {"Meta": meta, "__module__": __name__})

@@ -180,7 +180,7 @@ class AuditPages(CursorPagination):
             raise Refusal.of_parameter(CURSOR, base.UNKNOWN_CURSOR) from None
 
     def decode_cursor(self, request: Request) -> Any:
-        """Also raises NotFound for invalid Base64, which REST framework would decode in part."""
+        """Raises NotFound for invalid Base64 too, which REST framework would decode in part."""
         given = request.query_params.get(CURSOR, "")
         try:
             b64decode(given, validate=True)
