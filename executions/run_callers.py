@@ -1,4 +1,4 @@
-"""What a run sends to its caller during its start: questions, such as elicitation, log messages, progress.
+"""Sends a run's questions (such as elicitation), log messages and progress to its caller during its start.
 
 The process that awaits the start writes the question and looks for the answers every second; any process
 takes them. A question does not outlive its start: without that process, nothing can use the answers.
@@ -155,7 +155,7 @@ class RunListener:
         return self._level
 
     def put(self, news: News) -> None:
-        """From any thread."""
+        """May be called from any thread."""
         # The loop may be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._keep, news)
@@ -194,7 +194,7 @@ def listening(execution_id: uuid.UUID, listener: RunListener) -> Iterator[None]:
 
 
 async def wanted_level(execution_id: uuid.UUID) -> str:
-    """At a start; empty if no request of this process waits for it."""
+    """Returns the level at a start; empty if no request of this process waits for it."""
     listener = _listeners.get(execution_id)
     return "" if listener is None else await listener.level()
 

@@ -62,7 +62,7 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
 
 
 def authenticate(text: str) -> Access | None:
-    """What the bearer may do; a token costs queries at most twice a second. Raises Undecided."""
+    """Returns the bearer's access; a token costs queries at most twice a second. Raises Undecided."""
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -78,7 +78,7 @@ def authenticate(text: str) -> Access | None:
 
 
 async def find_bearer(text: str) -> Access | None:
-    """As `authenticate`. Concurrent requests with one token share the look-up. Raises Undecided."""
+    """Authenticates. Concurrent requests with one token share the look-up. Raises Undecided."""
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -109,7 +109,7 @@ def recognise(digest: str) -> Access | None:
 
 
 def still_usable(accesses: Collection[Access]) -> set[Access]:
-    """Those whose token is still valid."""
+    """Returns those whose token is still valid."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         if those := [access for access in accesses if access.kind is name]:
@@ -118,7 +118,7 @@ def still_usable(accesses: Collection[Access]) -> set[Access]:
 
 
 async def withdrawn(accesses: Collection[Access]) -> set[Access]:
-    """Those that another server has revoked. Takes as long as that server needs to answer."""
+    """Returns those that another server has revoked. Takes as long as that server needs to answer."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         those = [access for access in accesses if access.kind is name]
@@ -135,13 +135,13 @@ def describe_wrong_bearer(text: str) -> str:
 
 
 def sent_token(authorization: str) -> str | None:
-    """Of this header's value; None if it has another scheme than Bearer."""
+    """Returns the token in the header's value; None if it has another scheme than Bearer."""
     scheme, _, text = authorization.partition(" ")
     return text.strip() if scheme.lower() == "bearer" else None
 
 
 async def is_known(scope: dict[str, Any]) -> bool:
-    """Whether the request has a usable token or the cookie of a signed-in user."""
+    """Returns whether the request has a usable token or the cookie of a signed-in user."""
     headers = Headers(scope=scope)
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
     if (text := sent_token(headers.get("authorization", ""))) is not None:

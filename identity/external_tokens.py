@@ -77,7 +77,7 @@ def _remember(text: str, reading: _Reading) -> _Reading:
 
 
 async def _ask(text: str) -> _Reading:
-    """On the background loop. Raises Undecided."""
+    """Runs on the background loop. Raises Undecided."""
     at, issuer = time.monotonic(), _issuer()
     try:
         if JWT.fullmatch(text):

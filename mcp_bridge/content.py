@@ -68,7 +68,7 @@ def fits_inline(text: str) -> bool:
 
 
 def take_part(text: str, *, offset: int) -> Part:
-    """As much as fits inline. Raises NoSuchPart."""
+    """Returns as much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")
     return Part(text[offset : offset + settings.CATALOGUE.inline_result_characters], offset, len(text))
@@ -177,7 +177,7 @@ class Block:
 
     @cached_property
     def characters(self) -> int:
-        """Without its data."""
+        """Counts its JSON without its data, at least its text."""
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)
@@ -205,7 +205,7 @@ class Block:
 
 
 def blocks_of(execution: Execution) -> list[Block]:
-    """Without notes; empty for engines that answer with JSON."""
+    """Returns the blocks without notes; empty for engines that answer with JSON."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
     return [
         Block(raw, number=number, address=content_address(execution, number))
@@ -302,7 +302,7 @@ def show_blocks(
 
 
 def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
-    """As `show_blocks`, for JSON: text as far as it fits, type and address of other blocks."""
+    """Describes blocks in JSON: text as far as it fits, type and address of other blocks."""
     room = Room.usual()
     room.bytes = sys.maxsize
     outlines = [_outline(execution, block, fits) for block, fits in room.share_out(blocks)]

@@ -143,7 +143,7 @@ class CachedResult(models.Model):
 
     @classmethod
     def find(cls, key: str) -> CachedResult | None:
-        """With its output, however old; None if there is none or the cache is disabled."""
+        """Returns the result with its output, however old; None if there is none or the cache is disabled."""
         with connection.cursor() as cursor:
             cursor.execute(FIND, [key])
             row = cursor.fetchone()
