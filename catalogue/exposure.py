@@ -555,7 +555,7 @@ LOOK_SECONDS = 0.25
 class RevisionWatch:
     """Set `moved` to False to wait for the next revision."""
 
-    stirred: asyncio.Event  # Set on a new revision; the holder may also set it for other news
+    has_changed: asyncio.Event  # Set on a new revision; the holder may also set it for other news
     moved: bool = False
 
 
@@ -563,11 +563,11 @@ _watchers = Watchers[RevisionWatch]()
 
 
 @contextlib.contextmanager
-def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
+def watching_revisions(has_changed: asyncio.Event) -> Iterator[RevisionWatch]:
     """Signal each new revision of any process until the block ends; for code on an event loop. At the signal,
     `current_catalogue()` already returns that revision. Read the first catalogue inside the block, so that no
     revision is missed. All watches of a loop share one query; without watches there is none."""
-    watch = RevisionWatch(stirred)
+    watch = RevisionWatch(has_changed)
     with _watchers.watching(watch, _keep_looking):
         yield watch
 
@@ -586,5 +586,5 @@ async def _keep_looking(watcher: Watcher[RevisionWatch]) -> None:
                 known = catalogue
                 for watch in list(watcher.watches):
                     watch.moved = True
-                    watch.stirred.set()
+                    watch.has_changed.set()
         await asyncio.sleep(LOOK_SECONDS)

@@ -41,7 +41,7 @@ from access.addresses import address_of
 from audit.models import Origin, origin
 from catalogue.database import REQUESTS_AT_ONCE, place, release_connection
 from config.compat import AnnouncingProtocol, note_handler
-from identity.doorkeeper import Doorkeeper, NoTurn
+from identity.doorkeeper import Doorkeeper, Throttled
 from telemetry import metrics
 
 APPLICATION = "config.asgi:application"
@@ -324,7 +324,7 @@ class ThreadHandler(ASGIHandler):
         try:
             async with self._doorkeeper.turn(scope):
                 await self._answer(scope, receive, send)
-        except NoTurn as crowd:
+        except Throttled as crowd:
             words = "Too many people are signing in at the moment. Try again later."
             await self.send_response(_problem(429, words, retry_after=crowd.seconds), send)
         except _NoPlace:
@@ -363,7 +363,7 @@ class ThreadHandler(ASGIHandler):
                 scope["path"].startswith(WEBHOOKS)
                 or any(name == b"authorization" for name, _ in scope["headers"])
             ):
-                await self._doorkeeper.hold_up(scope)
+                await self._doorkeeper.delay(scope)
             if not isinstance(response, StreamingHttpResponse):
                 await self.send_response(response, send)
                 return

@@ -26,20 +26,20 @@ Look = tuple[Any, ...]
 class Watch:
     """The executions of one watcher. At first all count as changed, so that nothing is missed."""
 
-    def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
+    def __init__(self, executions: Iterable[uuid.UUID], *, has_changed: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
-        self.stirred = stirred or asyncio.Event()  # Set on a change; its owner may set it as well
-        self.stirred.set()
+        self.has_changed = has_changed or asyncio.Event()  # Set on a change; its owner may set it as well
+        self.has_changed.set()
 
     @property
     def executions(self) -> Iterable[uuid.UUID]:
         return self._seen.keys()
 
     async def changes(self) -> list[uuid.UUID]:
-        """Wait for changes or for `stirred`. Returns the executions to read again."""
-        await self.stirred.wait()
-        self.stirred.clear()
+        """Wait for changes or for `has_changed`. Returns the executions to read again."""
+        await self.has_changed.wait()
+        self.has_changed.clear()
         changed = [key for key in self._seen if key in self._changed]
         self._changed.clear()
         return changed
@@ -57,7 +57,7 @@ class Watch:
         changed = {key for key, seen in self._seen.items() if looks.get(key) != seen}
         if changed:
             self._changed |= changed
-            self.stirred.set()
+            self.has_changed.set()
 
 
 _watchers = Watchers[Watch]()
@@ -65,11 +65,11 @@ _watchers = Watchers[Watch]()
 
 @contextlib.contextmanager
 def watching(
-    executions: Iterable[uuid.UUID], *, woken: bool = True, stirred: asyncio.Event | None = None
+    executions: Iterable[uuid.UUID], *, woken: bool = True, has_changed: asyncio.Event | None = None
 ) -> Iterator[Watch]:
     """Watch until the block ends. Without `woken`, this process's own changes are seen at the next query."""
-    watch = Watch(executions, stirred=stirred)
-    with contextlib.ExitStack() as wakings, _watchers.watching(watch, _keep_looking) as watcher:
+    watch = Watch(executions, has_changed=has_changed)
+    with contextlib.ExitStack() as wakings, _watchers.watching(watch, _keep_comparing_executions) as watcher:
         for key in list(watch.executions) if woken else ():
             wakings.enter_context(woken_by(key, watcher.woken, observer=True))
         yield watch
@@ -112,7 +112,7 @@ def find_fresh_execution(execution_id: str, *, caller: Caller) -> Execution:
     return execution
 
 
-async def _keep_looking(watcher: Watcher[Watch]) -> None:
+async def _keep_comparing_executions(watcher: Watcher[Watch]) -> None:
     outage = DatabaseOutage("Watching executions")
     for number in itertools.count(1):
         with contextlib.suppress(TimeoutError):

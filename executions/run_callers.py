@@ -158,7 +158,7 @@ class RunListener:
         """May be called from any thread."""
         # The loop may be closed.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._keep, news)
+            self._loop.call_soon_threadsafe(self._keep_news, news)
 
     async def send_each(self, send: Callable[[News], Awaitable[None]]) -> None:
         """Runs until it is cancelled."""
@@ -177,7 +177,7 @@ class RunListener:
         await asyncio.sleep(0)
         await self._unsent.join()
 
-    def _keep(self, news: News) -> None:
+    def _keep_news(self, news: News) -> None:
         with suppress(asyncio.QueueFull):
             self._unsent.put_nowait(news)
 

@@ -207,7 +207,7 @@ class ExecutionDriver:
         """Waits for admission; all queued requests share one read per second."""
         execution = self.execution
         with watching([execution.pk], woken=False) as watch:
-            watch.stirred = self._changed
+            watch.has_changed = self._changed
             while execution.is_queued and not self._is_released:
                 self._news.set()
                 with contextlib.suppress(TimeoutError):

@@ -23,7 +23,7 @@ from audit.models import Kind, record
 from catalogue.database import without_connection
 from catalogue.naming import counted
 from connectors.background import CLOCKS_APART
-from identity.bearers import Undecided, authenticate, describe_wrong_bearer, sent_token
+from identity.bearers import AuthenticationUnavailable, authenticate, describe_wrong_bearer, sent_token
 from identity.external_tokens import named_outside
 from identity.models import FailureCount
 from identity.tokens import Access, Origin, arriving, digest_of, metadata_url
@@ -199,7 +199,7 @@ def _count(key: str, limit: Limit) -> int:
 class Unavailable(APIException):
     status_code = 503
 
-    def __init__(self, problem: Undecided) -> None:
+    def __init__(self, problem: AuthenticationUnavailable) -> None:
         super().__init__(str(problem))
         self.wait = problem.seconds
 
@@ -226,7 +226,7 @@ class AccessTokenAuthentication(BaseAuthentication):
         arriving.set(Origin(peer, forwarded, request.META.get("HTTP_USER_AGENT", "")))
         try:
             access = authenticate(text)
-        except Undecided as problem:
+        except AuthenticationUnavailable as problem:
             raise Unavailable(problem) from None
         if access is None:
             try:

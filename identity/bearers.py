@@ -24,7 +24,7 @@ _looking_up: dict[str, asyncio.Task[Access | None]] = {}
 forget_bearers = _remembered.clear
 
 
-class Undecided(Exception):
+class AuthenticationUnavailable(Exception):
     """The token can be neither accepted nor refused at present."""
 
     def __init__(self, message: str, *, seconds: int) -> None:
@@ -62,7 +62,7 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
 
 
 def authenticate(text: str) -> Access | None:
-    """Returns the bearer's access; a token costs queries at most twice a second. Raises Undecided."""
+    """Returns its access; a token costs queries at most twice a second. Raises AuthenticationUnavailable."""
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -78,7 +78,7 @@ def authenticate(text: str) -> Access | None:
 
 
 async def find_bearer(text: str) -> Access | None:
-    """Authenticates. Concurrent requests with one token share the look-up. Raises Undecided."""
+    """Authenticates; concurrent requests with a token share the look-up. Raises AuthenticationUnavailable."""
     digest = digest_of(text)
     if (known := recognise(digest)) is not None:
         return known
@@ -147,7 +147,7 @@ async def is_known(scope: dict[str, Any]) -> bool:
     if (text := sent_token(headers.get("authorization", ""))) is not None:
         try:
             return await find_bearer(text) is not None
-        except Undecided:
+        except AuthenticationUnavailable:
             return False
     store = import_module(settings.SESSION_ENGINE).SessionStore(session)
     return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)

@@ -39,7 +39,7 @@ ENDPOINTS = ("/mcp", "/oauth/token", "/oauth/register", "/oauth/revoke")
 READABLE = ("WWW-Authenticate", "Mcp-Session-Id", "Retry-After")  # Besides those that pages always see
 
 
-class NoTurn(Exception):
+class Throttled(Exception):
     """Too many clients are signing in or sending wrong tokens."""
 
     seconds = int(PATIENCE_SECONDS)
@@ -61,7 +61,7 @@ class Doorkeeper:
 
     @asynccontextmanager
     async def turn(self, scope: dict[str, Any]) -> AsyncIterator[None]:
-        """One request per address at a time, and all at a limited rate. Raises NoTurn."""
+        """One request per address at a time, and all at a limited rate. Raises Throttled."""
         if scope["path"] not in SIGN_IN_PAGES:
             yield
             return
@@ -73,7 +73,7 @@ class Doorkeeper:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await lock.acquire()
             except TimeoutError:
-                raise NoTurn from None
+                raise Throttled from None
             try:
                 await self._keep_pace()
                 yield
@@ -89,11 +89,11 @@ class Doorkeeper:
         now = self._clock()
         mine = max(now, self._next_turn)
         if mine - now > PATIENCE_SECONDS:
-            raise NoTurn
+            raise Throttled
         self._next_turn = mine + PACE_SECONDS
         await self._sleep(mine - now)
 
-    async def hold_up(self, scope: MutableMapping[str, Any]) -> bool:
+    async def delay(self, scope: MutableMapping[str, Any]) -> bool:
         """Delay the refusal of a wrong token; a sleeping request costs nothing. False: so many wait that this
         one must be refused unchecked."""
         place, now = neighbourhood(address_in(scope)), self._clock()

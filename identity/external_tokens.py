@@ -21,7 +21,7 @@ from connectors.background import start_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
 from connectors.formats.lists import split_list
 from connectors.network.issuer import Issuer, TokenRefused
-from identity.bearers import KINDS, TokenKind, Undecided
+from identity.bearers import KINDS, AuthenticationUnavailable, TokenKind
 from identity.identity_provider import find_user, identity_of, issuer_at
 from identity.oauth import grants
 from identity.tokens import TOKEN_START, Access, Kind, digest_of
@@ -60,7 +60,7 @@ def _fits(text: str) -> bool:
 
 
 async def _read_anew(text: str) -> _Reading:
-    """Raises Undecided."""
+    """Raises AuthenticationUnavailable."""
     return _recall(text) or _remember(text, await asyncio.wrap_future(start_in_background_loop(_ask(text))))
 
 
@@ -77,7 +77,7 @@ def _remember(text: str, reading: _Reading) -> _Reading:
 
 
 async def _ask(text: str) -> _Reading:
-    """Runs on the background loop. Raises Undecided."""
+    """Runs on the background loop. Raises AuthenticationUnavailable."""
     at, issuer = time.monotonic(), _issuer()
     try:
         if JWT.fullmatch(text):
@@ -90,7 +90,7 @@ async def _ask(text: str) -> _Reading:
     except ConnectorError as problem:
         if not isinstance(problem, Unreachable):
             logger.error("The authorization server {} cannot be used: {}", issuer.url, problem.message)
-        raise Undecided(UNAVAILABLE, seconds=RETRY_SECONDS) from None
+        raise AuthenticationUnavailable(UNAVAILABLE, seconds=RETRY_SECONDS) from None
 
 
 def _issuer() -> Issuer:
@@ -223,7 +223,7 @@ async def _withdrawn(accesses: Collection[Access]) -> set[Access]:
         assert access.text is not None
         try:
             return (await _read_anew(access.text.get_secret_value())).claims is None
-        except Undecided:
+        except AuthenticationUnavailable:
             return False
 
     asked = list(accesses)

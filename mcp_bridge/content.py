@@ -255,14 +255,14 @@ def describe(block: types.ContentBlock) -> str:
 
 
 @dataclass
-class Room:
+class SizeBudget:
     characters: int
     bytes: int
     blocks: int = MAX_BLOCKS
     stand_ins: int = MAX_STAND_INS
 
     @classmethod
-    def usual(cls) -> "Room":
+    def usual(cls) -> "SizeBudget":
         bounds = settings.CATALOGUE
         return cls(characters=bounds.inline_result_characters, bytes=bounds.inline_content_bytes)
 
@@ -282,7 +282,7 @@ class Room:
 
 
 def show_blocks(
-    execution: Execution, blocks: list[Block], *, protocol_version: str, room: Room
+    execution: Execution, blocks: list[Block], *, protocol_version: str, room: SizeBudget
 ) -> list[types.ContentBlock]:
     """Unchanged; too large ones, and those unknown to this version, as text with their address."""
     shown: list[types.ContentBlock] = []
@@ -303,7 +303,7 @@ def show_blocks(
 
 def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
     """Describes blocks in JSON: text as far as it fits, type and address of other blocks."""
-    room = Room.usual()
+    room = SizeBudget.usual()
     room.bytes = sys.maxsize
     outlines = [_outline(execution, block, fits) for block, fits in room.share_out(blocks)]
     described: dict[str, Any] = {"content": outlines}

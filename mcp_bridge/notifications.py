@@ -180,12 +180,12 @@ class TooManyStreams(Exception):
 @dataclass(slots=True, eq=False)
 class Stream:
     access: Access
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it must end
+    has_changed: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it must end
     is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
         self.is_over = True
-        self.stirred.set()
+        self.has_changed.set()
 
 
 class OpenStreams:
@@ -207,7 +207,7 @@ class OpenStreams:
         self._streams.add(stream)
         self._of_callers[access.caller.key] += 1
         if self._looking is None or self._looking.done():
-            self._looking = begin_apart(self._keep_looking())
+            self._looking = begin_apart(self._keep_checking_tokens())
         try:
             yield stream
         finally:
@@ -226,7 +226,7 @@ class OpenStreams:
         for stream in self._streams:
             stream.end()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_checking_tokens(self) -> None:
         outage = DatabaseOutage("Checking the tokens of open streams")
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -303,11 +303,11 @@ class Notifier:
     @contextlib.contextmanager
     def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
         """Watches executions only if there are some: the watch polls."""
-        stirred, executions = self.stream.stirred, self.interests.executions
-        idle = contextlib.nullcontext(Watch((), stirred=stirred))
+        has_changed, executions = self.stream.has_changed, self.interests.executions
+        idle = contextlib.nullcontext(Watch((), has_changed=has_changed))
         with (
-            exposure.watching_revisions(stirred) as revisions,
-            watching(executions, stirred=stirred) if executions else idle as watch,
+            exposure.watching_revisions(has_changed) as revisions,
+            watching(executions, has_changed=has_changed) if executions else idle as watch,
         ):
             yield revisions, watch
 
@@ -326,7 +326,7 @@ class Notifier:
     def _settle(self, changed: list[subscriptions.ServerEvent], has_gone: bool) -> None:
         self._settled |= dict.fromkeys(changed)
         self._toolset_is_gone |= has_gone
-        self.stream.stirred.set()
+        self.stream.has_changed.set()
 
     def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
         bounds = self.stream.access.bounds

@@ -272,7 +272,7 @@ def _read_block(reading: Reading) -> Found:
 def binary_contents(execution: Execution) -> Iterator[Contents]:
     """Binary blocks of a result, or their addresses if they are too large."""
     without_text = [block for block in content.blocks_of(execution) if block.data]
-    for block, fits in content.Room.usual().share_out(without_text):
+    for block, fits in content.SizeBudget.usual().share_out(without_text):
         if fits and block.data is not None:
             yield _blob(block.address, block.data, block.mime_type or BINARY)
         else:

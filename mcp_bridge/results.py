@@ -10,7 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import ArgumentProblem, find_argument_problems
 from connectors.protocol import ASIDE
-from executions.models import Aftermath, ErrorKind, Execution, State
+from executions.models import ErrorKind, Execution, FailureEffect, State
 from executions.models.execution import SAID_BY
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
@@ -189,7 +189,7 @@ def _output_result(
 
 
 def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    room = content.Room(*[sys.maxsize] * 4) if may_be_large else content.Room.usual()
+    room = content.SizeBudget(*[sys.maxsize] * 4) if may_be_large else content.SizeBudget.usual()
     return content.show_blocks(
         execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
     )
@@ -290,16 +290,16 @@ def _advice(execution: Execution) -> str:
 
 def _advice_on_failure(execution: Execution) -> str:
     aftermath = execution.aftermath
-    if aftermath == Aftermath.MAY_HAVE_EFFECT:
+    if aftermath == FailureEffect.MAY_HAVE_EFFECT:
         return (
             "It may have taken effect: do not simply call it again. First find out what "
             "happened, or tell the person who runs the workflow."
         )
     if execution.error_kind == ErrorKind.CONFIGURATION:
         return "Other arguments do not help: tell the person who runs this product."
-    if aftermath == Aftermath.NOTHING_DONE:
+    if aftermath == FailureEffect.NOTHING_DONE:
         return "Nothing was done. Try again later, or tell the person who runs the workflow."
-    if aftermath == Aftermath.NO_OTHER_ARGUMENTS:
+    if aftermath == FailureEffect.NO_OTHER_ARGUMENTS:
         return "Other arguments do not help: tell the person who runs the workflow."
     return (
         "If the arguments are the reason, try again with others; "

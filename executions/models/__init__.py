@@ -3,11 +3,11 @@ from executions.models.execution import (
     ACTIVE,
     FINAL,
     OPEN,
-    Aftermath,
     CancelProgress,
     ErrorKind,
     ExecutionEvent,
     ExecutionPayload,
+    FailureEffect,
     InputRequest,
     Retention,
     State,
@@ -18,8 +18,8 @@ from executions.models.result_cache import CachedOutput, CachedResult, CachePoli
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
-    "ACTIVE", "FINAL", "OPEN", "Aftermath", "Approval", "ApprovalDecision", "ApprovalNotice",
-    "CachePolicy", "CacheUse", "CachedOutput", "CachedResult",
-    "CancelProgress", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "HourlyUsage",
-    "InputRequest", "Retention", "StandingApproval", "State", "StatisticsState", "WorkerPresence",
+    "ACTIVE", "FINAL", "OPEN", "Approval", "ApprovalDecision", "ApprovalNotice", "CachePolicy", "CacheUse",
+    "CachedOutput", "CachedResult", "CancelProgress", "ErrorKind", "Execution", "ExecutionEvent",
+    "ExecutionPayload", "FailureEffect", "HourlyUsage", "InputRequest", "Retention", "StandingApproval",
+    "State", "StatisticsState", "WorkerPresence",
 ]  # fmt: skip

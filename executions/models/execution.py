@@ -55,7 +55,7 @@ class CancelProgress(models.TextChoices):
     TOO_LATE = "too_late", "it ended before it could be cancelled"
 
 
-class Aftermath(models.TextChoices):
+class FailureEffect(models.TextChoices):
     """Decides what may be done after a failure; a line of the timeline."""
 
     MAY_HAVE_EFFECT = "may_have_effect", "The action may have taken effect all the same."

@@ -31,11 +31,11 @@ from executions.models.execution import (
     ASKED_BY,
     EVENT_COLUMNS,
     SAID_BY,
-    Aftermath,
     ErrorKind,
     ExecutionEvent,
     ExecutionPayload,
     ExecutionQuerySet,
+    FailureEffect,
     InputRequest,
     State,
     parts_of_call,
@@ -67,9 +67,9 @@ class Execution(Transitions):
         abstract = False
 
     @property
-    def aftermath(self) -> Aftermath | None:
-        known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
-        return None if known is None else Aftermath(known)
+    def aftermath(self) -> FailureEffect | None:
+        known = self.events.filter(kind__in=FailureEffect.values).values_list("kind", flat=True).last()
+        return None if known is None else FailureEffect(known)
 
     def hold(self, *, holder: str, until: datetime) -> bool:
         """Take or renew the lease: only its `holder` contacts the engine. Not for queued executions."""
@@ -409,7 +409,7 @@ class Execution(Transitions):
         return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def refuse_start(
-        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None
+        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: FailureEffect | None
     ) -> bool:
         """`answer`: the engine's raw one, or empty."""
         payload = {"start_answer": answer} if answer else {}

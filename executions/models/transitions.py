@@ -17,11 +17,11 @@ from executions.models.execution import (
     ACTIVE,
     EVENT_COLUMNS,
     FINAL,
-    Aftermath,
     ErrorKind,
     ExecutionEvent,
     ExecutionPayload,
     ExecutionRecord,
+    FailureEffect,
     State,
     prove_end,
     size_of,
@@ -98,9 +98,9 @@ class Transitions(ExecutionRecord):
                 needs_operator = snapshot.unread.needs_operator
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
-        aftermath = None if snapshot.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
+        aftermath = None if snapshot.depends_on_arguments else FailureEffect.NO_OTHER_ARGUMENTS
         if snapshot.may_have_effect:
-            aftermath = Aftermath.MAY_HAVE_EFFECT
+            aftermath = FailureEffect.MAY_HAVE_EFFECT
         kind = ErrorKind.CONFIGURATION if needs_operator else ErrorKind.EXECUTION
         is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED and not why
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
@@ -126,7 +126,7 @@ class Transitions(ExecutionRecord):
         snapshot: RunSnapshot | None = None,
         payload: dict[str, Any] | None = None,
         allowed: Iterable[str] = ACTIVE,
-        aftermath: Aftermath | None = None,
+        aftermath: FailureEffect | None = None,
         polled: bool = False,
     ) -> bool:
         """`polled`: a poll shows the end."""
@@ -257,7 +257,7 @@ def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     return {"output": snapshot.output, **content}
 
 
-def _lines_of(aftermath: Aftermath | None) -> list[Event]:
+def _lines_of(aftermath: FailureEffect | None) -> list[Event]:
     return [] if aftermath is None else [(aftermath.value, str(aftermath.label))]
 
 

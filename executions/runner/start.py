@@ -37,7 +37,7 @@ from connectors.protocol import (
 )
 from executions import run_callers
 from executions.approvals import begin_if_approved, lacks_approval
-from executions.models import Aftermath, ErrorKind, Execution
+from executions.models import ErrorKind, Execution, FailureEffect
 from executions.refusals import HELD_CHANGE
 from executions.run_callers import ANSWERS, Asker, withdraw
 from executions.runner.engine_calls import (
@@ -305,12 +305,12 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
     why = f"{error.message.removesuffix('.')}. {too_late}" if too_late else error.message
     if isinstance(error, Rejected | NotFound) and (told := _held_change(execution)):
         why = f"{why.removesuffix('.')}. {told}"
-    aftermath = None if error.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
+    aftermath = None if error.depends_on_arguments else FailureEffect.NO_OTHER_ARGUMENTS
     execution.refuse_start(
         why,
         kind=ErrorKind.CONFIGURATION if error.needs_operator else ErrorKind.EXECUTION,
         answer=error.details,
-        aftermath=Aftermath.NOTHING_DONE if isinstance(error, Unreachable) else aftermath,
+        aftermath=FailureEffect.NOTHING_DONE if isinstance(error, Unreachable) else aftermath,
     )
     is_callers = isinstance(error, Rejected) and not error.needs_operator
     log_of(execution).log("INFO" if is_callers else "ERROR", "The engine did not start it: {}", why)

@@ -45,8 +45,8 @@ from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from connectors.formats.json import find_repetition, mend
 from identity.authentication import TooManyFailures, challenge, note_wrong_token
-from identity.bearers import Undecided, find_bearer, sent_token
-from identity.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
+from identity.bearers import AuthenticationUnavailable, find_bearer, sent_token
+from identity.doorkeeper import Throttled, address_in, allowed_origins, doorkeeper
 from identity.external_tokens import named_outside
 from identity.tokens import (
     METADATA_PATH,
@@ -160,7 +160,7 @@ class McpEndpoint:
         slug = scope["path_params"].get("slug")
         try:
             known = await _access_or_refusal(scope)
-        except Undecided as problem:
+        except AuthenticationUnavailable as problem:
             wait = {"Retry-After": str(problem.seconds)}
             return refusal(503, str(problem), code=INTERNAL_ERROR, headers=wait)
         if isinstance(known, Response) or slug is None:
@@ -258,7 +258,7 @@ async def admit_reader(scope: Scope) -> Response | None:
     """Returns the refusal of a request whose token may not read what administrators see; None: admitted."""
     try:
         known = await _access_or_refusal(scope)
-    except Undecided as problem:
+    except AuthenticationUnavailable as problem:
         wait = {"Retry-After": str(problem.seconds)}
         return JSONResponse({"detail": str(problem)}, status_code=503, headers=wait)
     except DatabaseProblem as problem:
@@ -290,15 +290,15 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
 
 
 async def _access_or_refusal(scope: Scope) -> Access | Response:
-    """Raises Undecided."""
+    """Raises AuthenticationUnavailable."""
     headers = Headers(scope=scope)
     if text := sent_token(headers.get("authorization", "")):
         peer = (scope.get("client") or ("",))[0]
         arriving.set(Origin(peer, headers.get("x-forwarded-for", ""), headers.get("user-agent", "")))
         if (known := await find_bearer(text)) is not None:
             return known
-        if not await doorkeeper.hold_up(scope):
-            crowd = TooManyFailures(NoTurn.seconds)
+        if not await doorkeeper.delay(scope):
+            crowd = TooManyFailures(Throttled.seconds)
             return refusal(429, str(crowd), headers={"Retry-After": str(crowd.seconds)})
         try:
             await run_in_database(note_wrong_token, text, address=address_in(scope))

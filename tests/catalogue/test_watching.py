@@ -55,8 +55,8 @@ async def news_of(watch: RevisionWatch) -> None:
     """Return at the next revision that is noticed."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not watch.moved:
-            await watch.stirred.wait()
-            watch.stirred.clear()
+            await watch.has_changed.wait()
+            watch.has_changed.clear()
     watch.moved = False
 
 
@@ -93,10 +93,10 @@ async def test_a_change_that_is_not_committed_yet_is_none():
 
 
 async def test_other_news_of_the_same_event_are_no_revision():
-    stirred = asyncio.Event()
-    with watching_revisions(stirred) as watch:
+    has_changed = asyncio.Event()
+    with watching_revisions(has_changed) as watch:
         await news_of(watch)
-        stirred.set()
+        has_changed.set()
         assert not watch.moved
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from identity import doorkeeper
-from identity.doorkeeper import Doorkeeper, NoTurn
+from identity.doorkeeper import Doorkeeper, Throttled
 
 
 def request(address: str, path: str = "/admin/login/") -> dict[str, Any]:
@@ -34,8 +34,8 @@ async def test_the_refusals_of_an_address_that_goes_on_guessing_are_held_up(naps
     """A few wrong tokens are a mistake in a configuration; an IPv6 network counts as one."""
     keeper = naps.keeper()
     for number in range(10):
-        await keeper.hold_up(request(f"2001:db8::{number}"))
-    await keeper.hold_up(request("192.0.2.1"))
+        await keeper.delay(request(f"2001:db8::{number}"))
+    await keeper.delay(request("192.0.2.1"))
     assert naps == [2.0, 4.0, 6.0, 8.0, 10.0, 10.0, 10.0]
 
 
@@ -45,7 +45,7 @@ async def test_guesses_from_many_addresses_are_refused_at_a_pace_and_beyond_it_w
     """Else every address brings its free guesses along."""
     monkeypatch.setattr(doorkeeper, "REFUSAL_SECONDS", 0.5)
     keeper = naps.keeper()
-    looked_at = [await keeper.hold_up(request(f"192.0.2.{number}")) for number in range(27)]
+    looked_at = [await keeper.delay(request(f"192.0.2.{number}")) for number in range(27)]
     assert naps == [*(0.5 * number for number in range(1, 21)), 10.0, 10.0]
     assert looked_at == [True] * 25 + [False] * 2
 
@@ -86,6 +86,6 @@ async def test_who_would_wait_for_too_long_is_refused(naps, monkeypatch):
     for number in range(2):
         async with keeper.turn(request(f"192.0.2.{number}")):
             pass
-    with pytest.raises(NoTurn):
+    with pytest.raises(Throttled):
         async with keeper.turn(request("192.0.2.9")):
             pass

@@ -16,7 +16,7 @@ from access.callers import Scope
 from access.permissions import permissions_behind
 from connectors.background import run_in_background_loop
 from identity import bearers, external_tokens
-from identity.bearers import Undecided, authenticate, forget_bearers, still_usable
+from identity.bearers import AuthenticationUnavailable, authenticate, forget_bearers, still_usable
 from identity.external_tokens import forget_outside
 from identity.identity_provider import close_issuers
 from identity.models import ExternalIdentity
@@ -277,7 +277,7 @@ def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server):
     sink = logger.add(lines.append, format="{level} {message}")
     server.body = '{"issuer": "https://other.example"}'
     token = server.sign()
-    with pytest.raises(Undecided, match="cannot check this token"):
+    with pytest.raises(AuthenticationUnavailable, match="cannot check this token"):
         authenticate(token)
     logger.remove(sink)
     assert any("https://other.example" in line for line in lines)

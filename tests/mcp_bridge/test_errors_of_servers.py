@@ -9,7 +9,7 @@ from mcp import MCPError
 from mcp_types import URL_ELICITATION_REQUIRED, ElicitResult
 
 from catalogue.models import Source
-from executions.models import Aftermath, Execution
+from executions.models import Execution, FailureEffect
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, server
 from tests.factories import make_feature
@@ -121,7 +121,7 @@ async def test_any_other_client_reads_the_address(connect, refusing, era, admin_
     execution = await in_database(Execution.objects.get)()
     address = f"/admin/executions/execution/{execution.pk}/change/"
     shown = (await in_database(admin_client.get)(address)).content.decode()
-    assert await in_database(lambda: execution.aftermath)() == Aftermath.NO_OTHER_ARGUMENTS
+    assert await in_database(lambda: execution.aftermath)() == FailureEffect.NO_OTHER_ARGUMENTS
     assert execution.error in shown or PAGE.replace("&", "&amp;") in shown
 
 
@@ -171,7 +171,7 @@ async def test_only_addresses_of_pages_are_shown_whatever_the_data(connect, refu
                     assert "javascript:" not in words and "evil.example" not in words
                     assert len(words) < 10_000
     aftermaths = await in_database(lambda: {one.aftermath for one in Execution.objects.all()})()
-    assert aftermaths == {Aftermath.NO_OTHER_ARGUMENTS}
+    assert aftermaths == {FailureEffect.NO_OTHER_ARGUMENTS}
 
 
 DATA: dict[str, tuple[Any, str]] = {  # The data of another error, and what is read of it
