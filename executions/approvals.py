@@ -87,7 +87,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a decision is about; nothing else runs on it."""
+    """Identifies the content of a decision; nothing else runs on it."""
 
     content: str
     digest: str
@@ -110,7 +110,7 @@ def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
 
 
 def approving_toolsets(workflow: Workflow) -> tuple[Toolset, ...]:
-    """For a workflow that was read outside the exposed catalogue: three queries."""
+    """Looks up the toolsets of a workflow that was read outside the exposed catalogue: three queries."""
     showing = (toolset for toolset, _ in memberships_of(workflow))
     return tuple(toolset for toolset in showing if toolset.enabled and toolset.approval_required)
 
@@ -168,7 +168,7 @@ def check_room(caller: Caller) -> None:
 def request_approval(
     execution: Execution, need: Need, binding: Binding, user: int | None, standing: Standing = None
 ) -> None:
-    """In the transaction that records the execution or takes it out of the queue; with `standing` it is
+    """Runs in the transaction that records the execution or takes it out of the queue; with `standing` it is
     approved already. Decisions that were taken before count."""
     now = timezone.now()
     approval = Approval(
@@ -541,7 +541,7 @@ def describe_wait(execution: Execution) -> str:
 
 
 def page_of(approval: Approval) -> str:
-    """Where people decide it."""
+    """Returns the URL at which people decide it."""
     return f"{settings.PUBLIC_URL}{reverse('admin:executions_approval_change', args=[approval.pk])}"
 
 
@@ -550,7 +550,7 @@ PAST_RUNS, SHOWN_RUNS = 100, 5
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What the tool did before, for the person who decides."""
+    """Summarizes what the tool did before, for the person who decides."""
 
     last: list[Execution]  # The newest first, without those that never started
     runs: int  # Its last, at most PAST_RUNS, of which the following numbers are

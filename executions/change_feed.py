@@ -106,7 +106,7 @@ async def watch_until_settled(
 
 
 def find_fresh_execution(execution_id: str, *, caller: Caller) -> Execution:
-    """Also has a worker poll it if its status is stale. Raises UnknownExecution."""
+    """Has a worker poll it if its status is stale. Raises UnknownExecution."""
     execution = find_execution(execution_id, caller=caller)
     request_poll_if_stale(execution)
     return execution

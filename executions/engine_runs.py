@@ -111,7 +111,7 @@ class EngineSilent(ResolutionRefused):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartEvidence:
-    """What a start of unknown outcome may have left at the engine."""
+    """Describes what a start of unknown outcome may have left at the engine."""
 
     run_may_be_named: bool  # The engine keeps runs
     run_may_be_missing: bool  # The start's answer was the result: there is no run that could be named

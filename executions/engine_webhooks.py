@@ -83,14 +83,14 @@ def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> 
 
 
 def note_refusal(source_name: str, why: str) -> None:
-    """For the source's page; the caller limits how often unauthenticated senders get here."""
+    """Records it for the source's page; the caller limits how often unauthenticated senders get here."""
     if (source := Source.objects.filter(name=source_name).first()) is not None:
         reason = shorten(printable(why), REASON_CHARACTERS)
         _note(source, "webhook_refused_at", timezone.now(), webhook_refusal=reason)
 
 
 def _note(source: Source, name: str, at: datetime, **more: str) -> None:
-    """Without a new revision, since agents do not see it."""
+    """Stores it without a new revision, since agents do not see it."""
     noted = getattr(source, name)
     if noted is None or noted < at - NOTED_EVERY:
         Source.objects.filter(pk=source.pk).update(**{name: at, **more})
@@ -122,7 +122,7 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | N
 
 
 def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
-    """Whether it reports a run of this product."""
+    """Returns whether it reports a run of this product."""
     ours = Execution.objects.filter(workflow__source=source).order_by("-created_at")
     if end.workflow_id:
         ours = ours.filter(upstream_id=end.workflow_id)

@@ -1,4 +1,4 @@
-"""What callers do with a running execution: queries, signals (E10) and its cancellation."""
+"""Sends queries and signals (E10) to a running execution, and cancels it."""
 
 import asyncio
 import json

@@ -106,7 +106,7 @@ class LocalWorker:
                 self._begin(name, self._own_jobs.get(name) or current_app.tasks[name])
 
     def _begin(self, key: object, job: Callable[[], object]) -> None:
-        """In a thread of its own, unless it is running already."""
+        """Starts the job in its own thread, unless it is running already."""
         if key not in self._under_way:
             # Not in a pool, whose threads the interpreter waits for at exit.
             thread = threading.Thread(target=self._carry_out, args=(key, job), name=str(key), daemon=True)
@@ -165,7 +165,7 @@ def show_life(ended: threading.Event) -> None:
 
 
 def stand_in(process: str) -> bool:
-    """Whether `process` stands in for the workers; call it again every few seconds."""
+    """Returns whether `process` stands in for the workers; call it again every few seconds."""
     return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
 
 
@@ -184,7 +184,7 @@ def at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None
 
 
 def _renew(free: Q, *, process: str) -> bool:
-    """Whether the row is now this process's: it was free or missing."""
+    """Returns whether the row is now this process's: it was free or missing."""
     now, only = timezone.now(), WorkerPresence.objects.filter(pk=WorkerPresence.ONLY)
     if only.filter(free).update(seen_at=now, process=process):
         return True

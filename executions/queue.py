@@ -169,7 +169,7 @@ def admit_queued() -> int:
 
 
 def admit_batch() -> tuple[int, bool]:
-    """Under the lock. Returns how many were admitted, and whether more might be."""
+    """Needs the lock. Returns how many were admitted, and whether more might be."""
     may_be_queued.clear()
     if not Execution.objects.queued().exists():
         return 0, False

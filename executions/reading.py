@@ -18,7 +18,7 @@ class UnknownExecution(Exception):
 
 
 def find_execution(execution_id: str, *, caller: Caller) -> Execution:
-    """With its workflow and source. Raises UnknownExecution."""
+    """Returns it with its workflow and source. Raises UnknownExecution."""
     try:
         key = uuid.UUID(str(execution_id))
         return Execution.objects.visible_to(caller).select_related("workflow__source").get(pk=key)
@@ -48,7 +48,7 @@ def describe_execution(execution: Execution) -> dict[str, Any]:
 
 
 def summarise_execution(execution: Execution) -> dict[str, Any]:
-    """Without the output: only what the row has. `cached_at` is when the cached result's run ended."""
+    """Describes the row, without the output. `cached_at` is when the cached result's run ended."""
     described: dict[str, Any] = {
         "execution_id": str(execution.pk),
         "tool": execution.tool_name,

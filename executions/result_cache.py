@@ -175,7 +175,7 @@ class CacheFigures:
 
     @property
     def hit_rate(self) -> float | None:
-        """From 0 to 1, of the calls that a result might have answered; None before the first."""
+        """Returns 0 to 1, of the calls that a result might have answered; None before the first."""
         asked = self.hits + self.misses
         return self.hits / asked if asked else None
 

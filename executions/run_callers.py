@@ -1,4 +1,4 @@
-"""What a run sends to its caller during its start: questions, such as elicitation, log messages, progress.
+"""Sends a run's questions (such as elicitation), log messages and progress to its caller during its start.
 
 The process that awaits the start writes the question and looks for the answers every second; any process
 takes them. A question does not outlive its start: without that process, nothing can use the answers.
@@ -155,10 +155,10 @@ class RunListener:
         return self._level
 
     def put(self, news: News) -> None:
-        """From any thread."""
+        """May be called from any thread."""
         # The loop may be closed.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._keep, news)
+            self._loop.call_soon_threadsafe(self._keep_news, news)
 
     async def send_each(self, send: Callable[[News], Awaitable[None]]) -> None:
         """Runs until it is cancelled."""
@@ -177,7 +177,7 @@ class RunListener:
         await asyncio.sleep(0)
         await self._unsent.join()
 
-    def _keep(self, news: News) -> None:
+    def _keep_news(self, news: News) -> None:
         with suppress(asyncio.QueueFull):
             self._unsent.put_nowait(news)
 
@@ -194,7 +194,7 @@ def listening(execution_id: uuid.UUID, listener: RunListener) -> Iterator[None]:
 
 
 async def wanted_level(execution_id: uuid.UUID) -> str:
-    """At a start; empty if no request of this process waits for it."""
+    """Returns the level at a start; empty if no request of this process waits for it."""
     listener = _listeners.get(execution_id)
     return "" if listener is None else await listener.level()
 

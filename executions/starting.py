@@ -1,4 +1,4 @@
-"""From a call to a durable record: permission, arguments, and earlier identical calls.
+"""Turns a call into a durable record: permission, arguments, and earlier identical calls.
 
 Arguments are identical as JSON: the order of names and white space do not count, but `1` and `1.0` differ,
 since an engine may distinguish them.
@@ -49,7 +49,7 @@ ABANDONED = (
 
 
 def admit(tight: queue.Limits, limits: queue.Limits, caller: Caller) -> bool:
-    """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
+    """Runs in the transaction that records it. True: admitted, False: queued. Raises Busy."""
     queue.lock_admissions()
     has_room = queue.has_room(tight)
     if has_room and Execution.objects.queued().exists():
@@ -255,7 +255,7 @@ def _find_hidden(request: StartRequest) -> Workflow | None:
 
 
 def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
-    """As for exposed workflows: by its source, or by its toolsets unless the caller can use one of them."""
+    """Checks, as for exposed workflows, its source, and its toolsets unless the caller can use one."""
     person, source = caller.person, workflow.source
     if person is not None and source.reserved_for and person.isdisjoint(source.admitted):
         return True
@@ -268,7 +268,7 @@ def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
 
 
 def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
-    """Of the arguments that the workflow gets. Raises InvalidArguments."""
+    """Hashes the arguments that the workflow gets. Raises InvalidArguments."""
     overrides = {} if workflow is None else workflow.argument_overrides
     arguments = complete_arguments(overrides, request.arguments)
     try:

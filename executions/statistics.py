@@ -180,7 +180,7 @@ _past_lock = Lock()
 
 
 def forget_past_days() -> None:
-    """For tests, whose databases reuse keys."""
+    """Resets it for tests, whose databases reuse keys."""
     with _past_lock:
         _past.clear()
 

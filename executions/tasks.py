@@ -28,7 +28,7 @@ def poll_due_executions() -> None:
 
 @shared_task(name="executions.correct_times")
 def correct_times() -> None:
-    """After a clock that was ahead has been set back."""
+    """Repairs times after a clock that was ahead has been set back."""
     lease.correct_times()
     _correct_sources()
 

@@ -78,7 +78,7 @@ async def start_and_wait(
 
 
 def inline_wait(execution: Execution, *, patient: bool, set_wait: float | None) -> float | None:
-    """In seconds; None: without a limit. Arguments as in `start_and_wait`."""
+    """Returns seconds; None: without a limit. Takes arguments as `start_and_wait` does."""
     workflow = execution.workflow
     is_sync = workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     # A fast run says nothing about how long people take to decide
@@ -283,7 +283,7 @@ class ExecutionDriver:
 
 @contextlib.asynccontextmanager
 async def while_people_decide(execution: Execution, *, caller: Caller) -> AsyncIterator[None]:
-    """For the wait of a call for an approval or an answer: cancelling it applies the workflow's
+    """Surrounds the wait of a call for an approval or an answer: cancelling it applies the workflow's
     `on_disconnect`, as cancelling `start_and_wait` does."""
 
     async def leave() -> None:
@@ -303,7 +303,7 @@ async def while_people_decide(execution: Execution, *, caller: Caller) -> AsyncI
 async def _cancel(
     execution: Execution, *, caller: Caller, own_steps: asyncio.Task[None] | None = None
 ) -> None:
-    """By the workflow's setting; an execution that cannot be cancelled remains for the same call."""
+    """Applies the workflow's setting; an execution that cannot be cancelled remains for the same call."""
     await run_in_database(execution.note, "caller_gone", f"{CALLER_GONE} This cancels runs of the workflow.")
     policy = f"The on_disconnect policy of {execution.tool_name}"
     key = str(execution.pk)

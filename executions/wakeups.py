@@ -35,7 +35,7 @@ def woken_by(execution_id: uuid.UUID, event: asyncio.Event, *, observer: bool = 
 
 
 def wake(execution_id: uuid.UUID) -> bool:
-    """From any thread. Returns whether a request of this process waits for it."""
+    """May be called from any thread. Returns whether a request of this process waits for it."""
     with _changing:
         woken = tuple(_woken.get(execution_id, ()))
     for loop, event, _ in woken:
@@ -76,8 +76,8 @@ class Waits:
         timeout.reschedule(None if left == math.inf else now + max(0.0, left))
 
     def end(self, *, within: float) -> None:
-        """Before the process ends, from any thread: requests then answer with what is known by that time, and
-        the runs go on. Holds for waits that begin later, too."""
+        """Limits waits before the process ends, from any thread: requests then answer with what is known by
+        that time, and the runs go on. Holds for waits that begin later, too."""
         self.all_end_at = time.monotonic() + within
         for timeout, loop in list(self.timeouts.items()):
             # The loop may be closed.

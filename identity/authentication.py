@@ -108,7 +108,7 @@ class SignInAttempt:
 
 
 class CodeAttempt(SignInAttempt):
-    """At a second factor. Counts all addresses together: the password is already known."""
+    """Limits codes of the second factor. Counts all addresses together: the password is already known."""
 
     def __init__(self, *, username: str, address: str) -> None:
         """Raises TooManyFailures."""
@@ -142,7 +142,7 @@ def note_wrong_token(text: str, *, address: str) -> None:
 
 
 def note_wrong_delivery(source: str, why: str, *, address: str) -> None:
-    """Of a webhook. Raises TooManyFailures. Not for genuine ones."""
+    """Counts a wrong delivery to a webhook. Raises TooManyFailures. Not for genuine ones."""
     with _counted(DELIVERIES, address):
         logger.warning("Refused a delivery to the webhook {!r} from {}: {}", source, address, why)
         told = {"outcome": "refused", "subject_name": source, "address": address, "why": why}
@@ -166,7 +166,7 @@ def _counted(limit: Limit, address: str) -> Iterator[None]:
 
 
 def count_attempt(limit: Limit, caller: str) -> None:
-    """For what is limited even if it succeeds. Raises TooManyFailures."""
+    """Counts attempts that are limited even if they succeed. Raises TooManyFailures."""
     if seconds := _count(_key(limit, neighbourhood(caller)), limit):
         raise TooManyFailures(seconds, limit.name)
 

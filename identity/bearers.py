@@ -112,7 +112,7 @@ def recognise(digest: str) -> Access | None:
 
 
 def still_usable(accesses: Collection[Access]) -> set[Access]:
-    """Those whose token is still valid."""
+    """Returns those whose token is still valid."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         if those := [access for access in accesses if access.kind is name]:
@@ -121,7 +121,7 @@ def still_usable(accesses: Collection[Access]) -> set[Access]:
 
 
 async def withdrawn(accesses: Collection[Access]) -> set[Access]:
-    """Those that another server has revoked. Takes as long as that server needs to answer."""
+    """Returns those that another server has revoked. Takes as long as that server needs to answer."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         those = [access for access in accesses if access.kind is name]
@@ -138,13 +138,13 @@ def describe_wrong_bearer(text: str) -> str:
 
 
 def sent_token(authorization: str) -> str | None:
-    """Of this header's value; None if it has another scheme than Bearer."""
+    """Returns the token in the header's value; None if it has another scheme than Bearer."""
     scheme, _, text = authorization.partition(" ")
     return text.strip() if scheme.lower() == "bearer" else None
 
 
 async def is_known(scope: dict[str, Any]) -> bool:
-    """Whether the request has a usable token or the cookie of a signed-in user."""
+    """Returns whether the request has a usable token or the cookie of a signed-in user."""
     headers = Headers(scope=scope)
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
     if (text := sent_token(headers.get("authorization", ""))) is not None:

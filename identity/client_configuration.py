@@ -99,7 +99,7 @@ class StdioServer:
 
 
 def server_for_users(toolset: str | None) -> HttpServer:
-    """Without a token where clients can sign their users in."""
+    """Omits the token where clients can sign their users in."""
     return HttpServer(token=TOKEN_HERE if authorization_server() is None else None, toolset=toolset)
 
 
@@ -108,7 +108,7 @@ def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient,
 
 
 def _bridged(url: str, authorization: str | None) -> dict[str, Any]:
-    """With mcp-remote, for clients that can only start servers."""
+    """Uses mcp-remote, for clients that can only start servers."""
     parts = urlsplit(url)
     is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
     options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]

@@ -46,7 +46,7 @@ class LoginRefused(Exception):
 
 
 class CompanyBackend(BaseBackend):
-    """Only for the callback's request: a code, and what the session stored of its login."""
+    """Authenticates only the callback's request: a code, and the login's values from the session."""
 
     def authenticate(  # type: ignore[override]
         self, request: HttpRequest, *, nonce: str, code_verifier: str

@@ -139,7 +139,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return page
 
     def _is_trusted(self, address: str) -> bool:
-        """Whether it is on the user's machine, or of an application that the user has allowed."""
+        """Returns whether it is on the user's machine, or of an application that the user has allowed."""
         if address.startswith(("http:", "https:")) and urlsplit(address).hostname in LOOPBACK:
             return True
         application = Application.objects.filter(client_id=self.request.GET.get("client_id")).first()
@@ -228,7 +228,7 @@ def _bound_reading(request: HttpRequest) -> None:
 
 class TokenEndpoint(views.TokenView):  # type: ignore[misc]
     def post(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
-        """Without the toolkit's device flow, which is not supported here and fails."""
+        """Omits the toolkit's device flow, which is not supported here and fails."""
         try:
             response: HttpResponse = self.authorization_flow_token_response(request)
         except AccessToken.DoesNotExist:

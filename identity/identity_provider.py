@@ -49,7 +49,7 @@ def find_user(claims: dict[str, Any], *, claim: str) -> User | None:
 
 
 def issuer_at(url: str, *, client_id: str, client_secret: SecretStr, introspection_url: str = "") -> Issuer:
-    """For coroutines of the background loop."""
+    """Returns a shared issuer, for coroutines of the background loop."""
     key = (url, client_id, client_secret, introspection_url)
     if key not in _issuers:
         _issuers[key] = Issuer(

@@ -34,7 +34,7 @@ class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
         return self.unexpired().filter(Q(owner=None) | Q(owner__is_active=True))
 
     def stopped(self) -> "AccessTokenQuerySet":
-        """Those that only the disabled owner makes unusable."""
+        """Returns those that only the disabled owner makes unusable."""
         return self.unexpired().filter(owner__is_active=False)
 
     def expiring(self) -> "AccessTokenQuerySet":
@@ -43,7 +43,7 @@ class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
 
 
 def end_with_owner(collector: Any, field: Any, tokens: Any, using: str) -> None:
-    """For `on_delete`: the tokens of a deleted user are revoked, and stay for the record."""
+    """Serves as `on_delete`: the tokens of a deleted user are revoked, and stay for the record."""
     # In this order: the first finds the tokens by their owner.
     revoked_at = AccessToken._meta.get_field("revoked_at")
     collector.add_field_update(revoked_at, timezone.now(), tokens.filter(revoked_at=None))
@@ -200,7 +200,7 @@ class AccessToken(Recorded):
 
     @property
     def has_former_secret(self) -> bool:
-        """Whether the secret from before a rotation is still valid."""
+        """Returns whether the secret from before a rotation is still valid."""
         return self.former_ends_at is not None and self.former_ends_at > timezone.now()
 
     def revoke(self) -> None:
@@ -210,7 +210,7 @@ class AccessToken(Recorded):
 
 @receiver(pre_delete, sender=settings.AUTH_USER_MODEL)
 def _revoke_tokens_of(instance: Any, **_: Any) -> None:
-    """Without their user, no rights would limit them."""
+    """Revokes ownerless tokens of the user, without whom no rights would limit them."""
     ownerless = AccessToken.objects.filter(created_by=instance, owner=None, revoked_at=None)
     ownerless.update(revoked_at=timezone.now())
 
@@ -289,7 +289,7 @@ class ExternalIdentity(models.Model):
 
 
 class SecondFactor(models.Model):
-    """What a user proves besides the password: an authenticator app, or a recovery code."""
+    """Stores a user's proofs besides the password: an authenticator app and recovery codes."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="second_factor"

@@ -53,7 +53,7 @@ PRODUCT = "Workflow Catalogue"
 
 
 def is_demanded(user: Any) -> bool:
-    """Whether this user needs one to log in with a password."""
+    """Returns whether this user needs one to log in with a password."""
     return settings.CATALOGUE.second_factor == "staff" and bool(user.is_staff)
 
 
@@ -72,7 +72,7 @@ def begin(user: User, session: Any) -> SecondFactor:
 
 
 def key_of(factor: SecondFactor) -> str:
-    """In base 32. Raises CredentialsUnreadable."""
+    """Returns base 32. Raises CredentialsUnreadable."""
     return decrypt_credentials(factor.encrypted_key)["key"]
 
 
@@ -85,7 +85,7 @@ def _is_readable(factor: SecondFactor) -> bool:
 
 
 def accepts(factor: SecondFactor, text: str) -> bool:
-    """Whether the code is correct; each is accepted once."""
+    """Returns whether the code is correct; each is accepted once."""
     code = "".join(text.split()).replace("-", "").lower()
     if len(code) == DIGITS and code.isascii() and code.isdigit():
         return _accepts_code(factor, code)
@@ -155,8 +155,8 @@ def _needs_code(request: HttpRequest, user: Any) -> bool:
 
 
 def _is_wanted(request: HttpRequest) -> bool:
-    """Whether the session's second factor is missing. Sessions may be older than the user's second factor,
-    the setting that demands one, or the user's role."""
+    """Returns whether the session's second factor is missing. Sessions may be older than the user's second
+    factor, the setting that demands one, or the user's role."""
     state = request.session.get(SESSION_KEY)
     if state is None or (state == NOT_WANTED and _needs_code(request, request.user)):
         note_login(request, request.user)
@@ -164,7 +164,7 @@ def _is_wanted(request: HttpRequest) -> bool:
 
 
 def account_links(request: HttpRequest) -> list[dict[str, str]]:
-    """For the menu with the user's name."""
+    """Returns the entries of the menu with the user's name."""
     if not (isinstance(request.user, User) and request.user.has_usable_password()):
         return []
     return [
@@ -174,7 +174,7 @@ def account_links(request: HttpRequest) -> list[dict[str, str]]:
 
 
 class SecondFactorRequired:
-    """Without its second factor, a session can open only the page that asks for it."""
+    """Limits a session without its second factor to the page that asks for it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response

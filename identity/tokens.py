@@ -106,7 +106,7 @@ def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -
 
 
 def may_keep_tokens(user: Any) -> bool:
-    """Whether tokens created by this user may never expire; None: the operator."""
+    """Returns whether tokens created by this user may never expire; None: the operator."""
     return user is None or user.has_perm(KEEP)
 
 
@@ -146,7 +146,7 @@ def _check_scopes(scopes: Collection[str], *, given_by: User | None) -> None:
 
 
 def _check_rotation(token: AccessToken, *, rotated_by: User | None) -> None:
-    """Who gets the new secret has to be allowed to create such a token."""
+    """Raises ValidationError if the user, who gets the new secret, may not create such a token."""
     if rotated_by is None:
         return
     _check_scopes(token.scopes, given_by=rotated_by)
@@ -215,7 +215,7 @@ def revoke_tokens(tokens: Iterable[AccessToken], *, by: Actor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request came from: the connection's address, `X-Forwarded-For` and `User-Agent`, as sent."""
+    """Holds a request's connection address, `X-Forwarded-For` and `User-Agent`, as sent."""
 
     peer: str
     forwarded_for: str
@@ -340,7 +340,7 @@ def own_origins() -> list[str]:
 
 
 def asked_origin(host: str) -> str:
-    """Of `own_origins` the one with the `Host` of a request: clients refuse a resource with another name."""
+    """Returns the own origin with a request's `Host`: clients refuse a resource with another name."""
     return next((one for one in own_origins() if one.endswith(f"://{host.lower()}")), settings.PUBLIC_URL)
 
 
@@ -379,7 +379,7 @@ class OtherToolset(Exception):
 
 
 class Kind(StrEnum):
-    """How a caller is identified."""
+    """Names the ways to identify a caller."""
 
     LOCAL = "local"  # The process itself: stdio and commands
     ACCESS_TOKEN = "token"  # noqa: S105 - made here, by name
@@ -389,7 +389,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a caller may do, with any kind of token. REST has it as `request.auth`."""
+    """Holds a caller's rights, with any kind of token. REST has it as `request.auth`."""
 
     caller: Caller
     scopes: frozenset[str]  # Includes implied ones

@@ -354,7 +354,7 @@ def _status(
         # Codex shows a model nothing beside structured content.
         result.structured_content = None
         result.content += content.show_blocks(
-            execution, without_text, protocol_version=protocol_version, room=content.Room.usual()
+            execution, without_text, protocol_version=protocol_version, room=content.SizeBudget.usual()
         )
     return result
 

@@ -68,7 +68,7 @@ def fits_inline(text: str) -> bool:
 
 
 def take_part(text: str, *, offset: int) -> Part:
-    """As much as fits inline. Raises NoSuchPart."""
+    """Returns as much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")
     return Part(text[offset : offset + settings.CATALOGUE.inline_result_characters], offset, len(text))
@@ -177,7 +177,7 @@ class Block:
 
     @cached_property
     def characters(self) -> int:
-        """Without its data."""
+        """Counts its JSON without its data, at least its text."""
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)
@@ -205,7 +205,7 @@ class Block:
 
 
 def blocks_of(execution: Execution) -> list[Block]:
-    """Without notes; empty for engines that answer with JSON."""
+    """Returns the blocks without notes; empty for engines that answer with JSON."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
     return [
         Block(raw, number=number, address=content_address(execution, number))
@@ -255,14 +255,14 @@ def describe(block: types.ContentBlock) -> str:
 
 
 @dataclass
-class Room:
+class SizeBudget:
     characters: int
     bytes: int
     blocks: int = MAX_BLOCKS
     stand_ins: int = MAX_STAND_INS
 
     @classmethod
-    def usual(cls) -> "Room":
+    def usual(cls) -> "SizeBudget":
         bounds = settings.CATALOGUE
         return cls(characters=bounds.inline_result_characters, bytes=bounds.inline_content_bytes)
 
@@ -282,7 +282,7 @@ class Room:
 
 
 def show_blocks(
-    execution: Execution, blocks: list[Block], *, protocol_version: str, room: Room
+    execution: Execution, blocks: list[Block], *, protocol_version: str, room: SizeBudget
 ) -> list[types.ContentBlock]:
     """Unchanged; too large ones, and those unknown to this version, as text with their address."""
     shown: list[types.ContentBlock] = []
@@ -302,8 +302,8 @@ def show_blocks(
 
 
 def outline_blocks(execution: Execution, blocks: list[Block]) -> dict[str, Any]:
-    """As `show_blocks`, for JSON: text as far as it fits, type and address of other blocks."""
-    room = Room.usual()
+    """Describes blocks in JSON: text as far as it fits, type and address of other blocks."""
+    room = SizeBudget.usual()
     room.bytes = sys.maxsize
     outlines = [_outline(execution, block, fits) for block, fits in room.share_out(blocks)]
     described: dict[str, Any] = {"content": outlines}

@@ -131,8 +131,8 @@ def error_for_client(
 
 
 def _with_escapes(asked: Any) -> Any:
-    """What people read of a server's question, with invisible characters and those that turn the text around
-    them as escapes; what the answer repeats stays."""
+    """Escapes invisible characters, and those that turn the text around them, where people read a server's
+    question; what the answer repeats stays."""
     if isinstance(asked, list):
         return [_with_escapes(one) for one in asked]
     if not isinstance(asked, dict):
@@ -166,7 +166,7 @@ async def _ask(
 
 
 def is_answer(message: dict[str, Any]) -> bool:
-    """Whether it answers a question of this server."""
+    """Returns whether it answers a question of this server."""
     return "method" not in message and str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:"))
 
 

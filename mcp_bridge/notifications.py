@@ -189,7 +189,7 @@ class Stream:
 
 
 class OpenStreams:
-    """Those of one server. Does not poll while there are none."""
+    """Holds the streams of one server. Does not poll while there are none."""
 
     def __init__(self) -> None:
         self._streams: set[Stream] = set()
@@ -282,7 +282,7 @@ class Notifier:
     _toolset_is_gone: bool = False
 
     async def run(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
-        """Until nothing more can change. Calls `begin` once no later change can be missed."""
+        """Sends changes until none can follow. Calls `begin` once no later change can be missed."""
         with self._watching() as (revisions, watch):
             snapshot = await self._look()
             await begin()

@@ -36,7 +36,7 @@ class PortableView:
         return {alias: name for name, alias in self.entry.aliases.items()}
 
     def show(self, tool: Tool) -> Tool:
-        """Without the output schema, which has the keys of the unchanged result."""
+        """Removes the output schema, which has the keys of the unchanged result."""
         shown = {
             "name": self.shown_name(tool.name),
             "input_schema": make_portable(tool.input_schema).schema,

@@ -74,7 +74,7 @@ def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
 
 
 def list_prompts(prompts: Iterable[Workflow | ServerFeature]) -> list[types.Prompt]:
-    """Without those with invalid rows."""
+    """Omits those with invalid rows."""
     listed: list[types.Prompt] = []
     for one in prompts:
         if isinstance(one, Workflow):
@@ -164,7 +164,7 @@ def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
 
 
 def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:
-    """Without empty optional ones: forms cannot omit a field. Raises MCPError that names all problems."""
+    """Drops empty optional ones: forms cannot omit a field. Raises MCPError that names all problems."""
     inputs = describe_inputs(workflow.offered_input_schema)
     arguments: dict[str, Any] = {}
     for name, text in written.items():

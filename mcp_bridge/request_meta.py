@@ -32,13 +32,13 @@ OTHER_ANSWERS = ("sampling", "roots")
 
 
 def usable_id(message: Any) -> RequestId | None:
-    """Of a request; None for other messages."""
+    """Returns the id of a request; None for other messages."""
     found = message.get("id") if isinstance(message, dict) and "method" in message else None
     return found if type(found) in (int, str) else None
 
 
 def id_in(text: bytes) -> RequestId | None:
-    """Of a request whose parameters cannot be read, so that its client does not wait for an answer."""
+    """Reads the id despite unreadable parameters, so that the client does not wait for an answer."""
     try:
         return usable_id(parse_top_level(text))
     except UnreadableJSON:

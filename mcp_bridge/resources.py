@@ -143,7 +143,7 @@ def _suggest_names(access: Access, typed: str) -> Iterable[str]:
 
 
 def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
-    """After a comma, only tags of workflows that have those before it."""
+    """Suggests after a comma only tags of workflows that have those before it."""
     before, comma, _ = typed.rpartition(",")
     chosen = split_list(before)
     shown = tagged(current_catalogue().seen_within(access.bounds).values(), chosen)
@@ -231,7 +231,7 @@ def _find_execution(reading: Reading, *, find: Callable[..., Execution] = find_e
 
 
 def execution_key(text: str) -> uuid.UUID | None:
-    """Only of the canonical form, as clients compare ids."""
+    """Parses only the canonical form, as clients compare ids. Returns None for others."""
     with suppress(ValueError):
         key = uuid.UUID(text)
         return key if str(key) == text else None
@@ -251,7 +251,7 @@ def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[
 
 
 def _read_block(reading: Reading) -> Found:
-    """Also of a failed run: the engine may give the reason in blocks."""
+    """Reads blocks of a failed run, too: the engine may give the reason in them."""
     execution = _find_execution(reading)
     block, offset = _find_block(reading, execution), read_offset(reading)
 
@@ -272,7 +272,7 @@ def _read_block(reading: Reading) -> Found:
 def binary_contents(execution: Execution) -> Iterator[Contents]:
     """Binary blocks of a result, or their addresses if they are too large."""
     without_text = [block for block in content.blocks_of(execution) if block.data]
-    for block, fits in content.Room.usual().share_out(without_text):
+    for block, fits in content.SizeBudget.usual().share_out(without_text):
         if fits and block.data is not None:
             yield _blob(block.address, block.data, block.mime_type or BINARY)
         else:
@@ -417,7 +417,7 @@ async def _answer_read(
 def listed_resources(
     catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]
 ) -> dict[str, Workflow | ServerFeature | None]:
-    """By address; None: the list of workflows. Schemas and executions have only templates."""
+    """Returns them by address; None: the list of workflows. Schemas and executions have only templates."""
     listed: dict[str, Workflow | ServerFeature | None] = {}
     if Scope.READ in scopes:
         shown = catalogue.seen_within(bounds).values()
@@ -527,7 +527,7 @@ SHOWN = 100
 
 
 def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
-    """With the variables of its template. Raises UnknownResource."""
+    """Returns the kind with the variables of its template. Raises UnknownResource."""
     if len(uri) > MAX_ADDRESS_LENGTH:
         raise UnknownResource(
             f"The address has {len(uri):,} characters. Addresses of this server have at most "

@@ -19,7 +19,7 @@ from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
-    """As `describe_execution`, with content blocks; a large output is replaced by its beginning, size and
+    """Extends `describe_execution` by content blocks; replaces a large output by its beginning, size and
     address, and a large input by its size."""
     described = describe_execution(execution)
     if "input" in described and not content.fits_inline(given := content.write_output(described["input"])):
@@ -189,7 +189,7 @@ def _output_result(
 
 
 def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    room = content.Room(*[sys.maxsize] * 4) if may_be_large else content.Room.usual()
+    room = content.SizeBudget(*[sys.maxsize] * 4) if may_be_large else content.SizeBudget.usual()
     return content.show_blocks(
         execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
     )
@@ -208,7 +208,7 @@ def _broken_promise(execution: Execution) -> str:
 
 
 def _violations(execution: Execution) -> list[ArgumentProblem]:
-    """Of the output schema that the engine promises."""
+    """Returns violations of the output schema that the engine promises."""
     promised = execution.workflow.promised_output_schema if execution.workflow else None
     return [] if promised is None else find_argument_problems(promised, execution.payload.output)
 
@@ -242,7 +242,7 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 def _failure_result(
     execution: Execution, protocol_version: str, may_be_large: bool, has_schema: bool
 ) -> CallToolResult:
-    """With `has_schema`, the product's own document is no structured content: the TypeScript SDK validates
+    """Omits the product's own document as structured content if `has_schema`: the TypeScript SDK validates
     that of errors too."""
     described = describe_within_bounds(execution)
     if execution.state != State.FAILED or not execution.payload.content:
@@ -335,7 +335,7 @@ def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult
 
 
 def _closed(words: str) -> str:
-    """With a full stop, unless they end with punctuation."""
+    """Adds a full stop, unless they end with punctuation."""
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 

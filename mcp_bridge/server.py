@@ -166,7 +166,7 @@ class CatalogueServer(Server[None]):
         return {}
 
     def _log_for(self, context: Context) -> ClientLog | None:
-        """In 2026-07-28 each request states its level; a client with a handshake sets it once."""
+        """Uses the level of the request in 2026-07-28, else the one that the client has set once."""
         if is_modern(context):
             level: Any = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
             return ClientLog(context, level) if level in LOG_LEVELS else None
@@ -259,7 +259,7 @@ async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResu
 
 
 def _describe(span: Span, ctx: Context, failure: str) -> None:
-    """By OpenTelemetry's conventions for MCP. A refused message may name what does not exist here."""
+    """Follows OpenTelemetry's conventions for MCP. A refused message may name what does not exist here."""
     if failure:
         traces.fail(span, failure)
     if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:

@@ -89,7 +89,7 @@ def _status_message(execution: Execution) -> str:
 
 
 def _ttl_ms(execution: Execution) -> int | None:
-    """From creation until the retention removes the result; None if not known yet."""
+    """Returns the time from creation until the retention removes the result; None if not known yet."""
     if not execution.is_final or execution.finished_at is None:
         return None
     if (limit := Retention.current().keeps_results_for) is None:

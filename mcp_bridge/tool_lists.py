@@ -57,7 +57,7 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
 
 
 def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
-    """By name. Tools for queries and signals only if a workflow declares some."""
+    """Returns tools by name; those for queries and signals only if a workflow declares some."""
     useful: set[InteractionKind | None] = {None}
     if any(workflow.queries for workflow in seen.values()):
         useful.add(InteractionKind.QUERY)
@@ -71,7 +71,7 @@ def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool
 
 
 def listed_workflows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: frozenset[str]) -> Workflows:
-    """Those with a tool of their own; none in a compact toolset."""
+    """Returns those with a tool of their own; none in a compact toolset."""
     entry = catalogue.toolset_within(bounds)
     if Scope.RUN not in scopes or (entry is not None and entry.toolset.mode == Toolset.Mode.COMPACT):
         return NOTHING
@@ -141,7 +141,7 @@ def list_on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str
 
 
 def list_ttl_ms() -> int:
-    """How long clients may keep a list."""
+    """Returns for how long clients may keep a list."""
     return round(settings.CATALOGUE.list_ttl * 1000)
 
 
@@ -243,7 +243,7 @@ class ToolLists:
         self._making = threading.Lock()  # A hundred requests at once have a list made once
 
     async def page_json(self, access: Access, version: str, cursor: str | None) -> bytes:
-        """From memory where the database need not be asked. Raises MCPError for a bad cursor."""
+        """Reads from memory where the database need not be asked. Raises MCPError for a bad cursor."""
         if (catalogue := fresh_catalogue()) is not None:
             view = View.of(access, version, catalogue)
             known = self._lists.get(view)

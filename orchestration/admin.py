@@ -307,7 +307,7 @@ class TryForm(forms.Form):
 
 
 def blank_form(known: WorkflowRequest | None) -> TryForm:
-    """With the values of `known` and a new id."""
+    """Returns a form with the values of `known` and a new id."""
     initial: dict[str, Any] = {"id": uuid.uuid4()}
     if known is not None:
         initial |= {
@@ -380,7 +380,7 @@ class TryItMixin(ButtonsMixin):
         return self._visible(request, key)
 
     def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
-        """Without the permission to view, users see their own requests."""
+        """Returns None if it is missing or, without the permission to view, not the user's own."""
         settle_requests()
         record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
         if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
@@ -464,7 +464,7 @@ def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
 
 
 def _wants_json(request: HttpRequest) -> bool:
-    """From the page's script."""
+    """Returns whether the page's script sent it."""
     return request.accepts("application/json") and not request.accepts("text/html")
 
 

@@ -69,7 +69,7 @@ def read_proposal(text: str) -> Proposal:
 
 
 def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dict[str, Any]:
-    """For structured outputs. The reason comes first, so that the model thinks before it chooses."""
+    """Returns a JSON Schema. The reason comes first, so that the model thinks before it chooses."""
     names: list[str | None] = [*tool_names, None]
     properties: dict[str, Any] = {
         "reason": {"type": "string"},
@@ -116,7 +116,7 @@ def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _request(given: Any) -> Any:
-    """Without nulls; the method in capitals."""
+    """Removes nulls; puts the method in capitals."""
     if not isinstance(given, dict):
         return given or None
     stated = {name: value for name, value in given.items() if value is not None}

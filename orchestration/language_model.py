@@ -298,7 +298,7 @@ async def connect_to_model(wanted: ModelSettings) -> EngineClient:
 
 @finish_at_exit
 async def close_model_connection() -> None:
-    """Of the running loop."""
+    """Closes the connection of the running loop."""
     _, client = _clients.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.aclose()
@@ -309,7 +309,7 @@ def _not_configured(sentence: str) -> ModelError:
 
 
 async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
-    """With retries. `schema`: of the answer's JSON, as far as the server enforces it. Raises ModelError."""
+    """Retries. `schema`: of the answer's JSON, as far as the server enforces it. Raises ModelError."""
     wanted = ModelSettings.configured()
     client = await connect_to_model(wanted)
     started = time.perf_counter()

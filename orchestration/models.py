@@ -256,7 +256,7 @@ class WorkflowRequest(models.Model):
         self.stages = [*earlier, last | ended]
 
     def _change(self, **values: Any) -> bool:
-        """Also matches the deadline, so that a process presumed dead changes nothing."""
+        """Matches the deadline too, so that a process presumed dead changes nothing."""
         known = type(self).objects.filter(
             pk=self.pk, status=self.Status.RUNNING, deadline_at=self.deadline_at
         )

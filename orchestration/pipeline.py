@@ -150,7 +150,7 @@ def _read_wanted(text: str) -> Wanted:
 
 
 def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
-    """By the tool's present definition, which may have changed meanwhile. Raises StageFailed."""
+    """Checks the tool's present definition, which may have changed meanwhile. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_within(caller.bounds).get(name)
     if current is None or current is approved.workflow:
@@ -198,7 +198,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
 
 
 def _room_for_tools(instructions: str) -> int:
-    """In tokens."""
+    """Returns tokens."""
     limit: int = settings.CATALOGUE.model_context_tokens
     return max(limit // 4, limit - tokens_for(len(instructions)) - PROMPT_TOKENS)
 
@@ -275,7 +275,7 @@ class Pipeline:
         return tools
 
     def _approve(self, selection: Selection) -> Approved:
-        """By the tool's present definition; ends a dry run."""
+        """Uses the tool's present definition; ends a dry run."""
         approved = selection.approved
         if selection.rounds:
             approved = approve_anew(approved, caller=self._asked.caller)
@@ -310,7 +310,7 @@ class Pipeline:
             await run_in_database(self._succeed, execution.state_label, execution=execution)
 
     async def format_late(self) -> None:
-        """Of a record whose run has completed since it was answered, unless another process does it."""
+        """Formats a run that has completed since its request was answered, unless another process does it."""
         assert self.request.execution is not None, "only a completed run is formatted"
         with suppress(StageFailed):
             raw = await run_in_database(self._begin_formatting, self.request.execution)
@@ -446,7 +446,7 @@ async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh:
 
 
 def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
-    """Only by its caller, while its arguments are kept."""
+    """Returns True only for its caller, while its arguments are kept."""
     succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
     return succeeded and record.arguments is not None and caller.owns(record)
 
@@ -558,7 +558,7 @@ def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, i
 
 
 def _addresses_in(value: Any) -> Iterator[str]:
-    """In all strings of a JSON value, including keys."""
+    """Searches all strings of a JSON value, including keys."""
     left = [value]
     while left:
         match left.pop():
@@ -574,5 +574,5 @@ def _addresses_in(value: Any) -> Iterator[str]:
 
 
 def _bare(address: str) -> str:
-    """Without the punctuation of the surrounding sentence."""
+    """Removes the punctuation of the surrounding sentence."""
     return html.unescape(address).rstrip(PUNCTUATION)

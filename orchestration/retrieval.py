@@ -34,7 +34,7 @@ LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
 
 
 def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
-    """By tool name, in the given order, without duplicates. Raises StageFailed that names all invalid ids."""
+    """Returns tools by name, in the given order, without duplicates. Raises StageFailed for invalid ids."""
     shown = current_catalogue().seen_within(caller.bounds)
     wanted = list(dict.fromkeys(tool_ids))
     if invalid := [tool_id for tool_id in wanted if tool_id not in shown]:
@@ -114,7 +114,7 @@ def describe_likeliest(ranked: Sequence[Workflow], *, tokens: int) -> ToolContex
 
 
 def _entries(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> dict[str, str]:
-    """By tool name, up to the first that does not fit."""
+    """Returns entries by tool name, up to the first that does not fit."""
     entries = ((workflow.tool_name, _entry(workflow, depth)) for workflow in workflows)
     return _as_many_as_fit(entries, BETWEEN, tokens)
 
@@ -143,7 +143,7 @@ def name_tools(ranked: Sequence[Workflow], *, tokens: int) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What the model looks for, after it has read the tools' names."""
+    """Holds what the model looks for, after it has read the tools' names."""
 
     words: str = ""
     tools: Sequence[str] = ()  # Names, the likeliest first

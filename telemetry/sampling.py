@@ -1,5 +1,5 @@
-"""Which traces are recorded. Importing OpenTelemetry's SDK takes a third of a second, so processes that trace
-nothing do not."""
+"""Selects the traces to record. Importing OpenTelemetry's SDK takes a third of a second, so processes that
+trace nothing do not."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What connects everything that a request causes: its id, and the W3C trace context.
+"""Connects everything that a request causes: its id, and the W3C trace context.
 
 Both are kept in context variables, stored with a run so that workers continue them, and sent to the engine
 as headers. Without an OTLP endpoint, no spans are created, and a client's trace context is passed on as is.
@@ -77,7 +77,7 @@ def current_traceparent() -> str | None:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """For requests to engines. Without `tracestate`, which may hold data of the client's vendor."""
+    """Returns those of requests to engines, without `tracestate`, which may hold the client vendor's data."""
     headers = {}
     if identity := request_id.get():
         headers["x-request-id"] = identity

@@ -497,7 +497,7 @@ def webhook_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
 
 
 def executions_consequence(sources: list[Source]) -> str:
-    """Without their workflow, running executions become unconfirmed; they continue at the engine."""
+    """Counts those that lose their workflow. Running ones become unconfirmed; they continue at the engine."""
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
     active = theirs.active().count()
     others = theirs.count() - active

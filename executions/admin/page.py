@@ -113,7 +113,7 @@ class StateFilter(OptionsFilter):
 
 
 class SourceFilter(ColumnFilter):
-    """By the name at the time: executions outlast their source."""
+    """Compares the name at the time: executions outlast their source."""
 
     title = "source"
     parameter_name = column = "source_name"
@@ -282,7 +282,7 @@ MAY_LOOK = ("executions.view_execution", "executions.change_execution")
 
 
 def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpResponse:
-    """As a JSON download that browsers never render: engines control its content."""
+    """Responds with a JSON download that browsers never render: engines control its content."""
     if not any(map(request.user.has_perm, MAY_LOOK)):
         raise PermissionDenied
     payload = get_object_or_404(ExecutionPayload, pk=key)
@@ -350,7 +350,7 @@ def _progress_bar(execution: Execution) -> SafeString | str:
 
 
 def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -> str:
-    """How the output violates a schema that is only documentation; the caller received it anyway."""
+    """Says how the output violates a schema that is only documentation; the caller received it anyway."""
     workflow = execution.workflow
     if workflow is None or workflow.promised_output_schema is not None:
         return ""
@@ -393,7 +393,7 @@ def _origin(execution: Execution) -> str:
 
 
 def show_wait(execution: Execution) -> str:
-    """Whether a request waits for the result or has left; empty if the caller has had an answer."""
+    """Says whether a request waits for the result or has left; empty if the caller has had an answer."""
     if execution.is_awaited:
         return "a request is waiting for the result"
     if execution.is_unanswered:

@@ -185,7 +185,7 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
 
 
 def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
-    """For the page of a workflow; empty if its results were never cached."""
+    """Returns the label and the counts for a workflow's page; empty if its results were never cached."""
     use = CacheUse.objects.filter(pk=workflow.pk).first() if request.user.has_perm(MAY_LOOK) else None
     if use is None:
         return ("Cached results", "")

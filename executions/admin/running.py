@@ -200,7 +200,7 @@ class RunForm(forms.Form):
 
 
 def initial_values(workflow: Workflow, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """In JSON mode if an argument has no field."""
+    """Returns the form's values, in JSON mode if an argument has no field."""
     schema = workflow.offered_input_schema
     inputs = inputs_at(Place(schema, schema))
     names = required_first(inputs.properties, inputs.required, schema)
@@ -352,7 +352,7 @@ def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
 
 
 def _in_other_mode(workflow: Workflow, form: RunForm, mode: str) -> RunForm:
-    """With the values so far; the same form if they cannot be converted."""
+    """Returns a form with the values so far; the same form if they cannot be converted."""
     if not form.is_valid():
         return form
     initial = initial_values(workflow, form.arguments)

@@ -127,7 +127,7 @@ class ApprovalDecision(Proven):
 
 
 class StandingApproval(Proven):
-    """Until then, the same caller may repeat the call with the same content."""
+    """Lets the same caller repeat the call with the same content until `until`."""
 
     binding = models.CharField(max_length=64)
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="standing_approvals")
@@ -165,7 +165,7 @@ class StandingApproval(Proven):
 
     @property
     def was_revoked(self) -> bool:
-        """As the audit has it; also of the row that this one is a copy of."""
+        """Returns whether the audit has a revocation, also of the row that this one is a copy of."""
         ours = Q(subject=f"executions.standingapproval:{self.pk}") | Q(details__contains=self.mark)
         return Entry.objects.filter(ours, event="approval.revoked").exists()
 

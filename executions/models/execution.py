@@ -320,7 +320,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def known_workflow(self) -> Workflow:
-        """For the steps of `advance`, which ends executions whose workflow was deleted."""
+        """Returns it to steps of `advance`, which ends executions whose workflow was deleted."""
         assert self.workflow is not None, "advance() ends executions without a workflow"
         return self.workflow
 
@@ -338,7 +338,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_asking(self) -> bool:
-        """Whether it waits for input from its caller. One whose process died asks nothing."""
+        """Returns whether it waits for input from its caller. One whose process died asks nothing."""
         return self.input_request is not None and self.state == State.STARTING
 
     @property
@@ -399,8 +399,8 @@ class ExecutionRecord(models.Model):
 
     @property
     def ended_at(self) -> datetime | None:
-        """What the engine reports, if it lies between the start and `finished_at`. This is when the end was
-        recorded, which is later if no process polled, and what everything that looks for new rows goes by."""
+        """Returns the engine's time if it lies between the start and `finished_at`, else `finished_at`: when
+        the end was recorded, which is later if no process polled. Queries for new rows go by it."""
         told, recorded = self.engine_finished_at, self.finished_at
         if told is None or recorded is None:
             return recorded
@@ -408,7 +408,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def duration_ms(self) -> int | None:
-        """By the engine's clock if it reports both times, else by the product's. None if it has not ended, or
+        """Uses the engine's clock if it reports both times, else the product's. None if it has not ended, or
         ended while it waited for its turn or for approval."""
         if self.finished_at is None and not (self.engine_started_at and self.engine_finished_at):
             return None
@@ -498,7 +498,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
 
     def under_way(self) -> Self:
-        """As `admitted`, from an index alone: with the states, SQLite would read each row."""
+        """Finds those of `admitted` from an index alone: with the states, SQLite would read each row."""
         unended = self.filter(admitted_at__isnull=False, finished_at=None)
         return unended.exclude(state="unconfirmed")
 
@@ -519,7 +519,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
 
 
 def recorded_source_names(*, limit: int) -> list[str]:
-    """In alphabetical order, deleted sources included."""
+    """Returns at most `limit` in alphabetical order, deleted sources included."""
     with connection.cursor() as cursor:
         cursor.execute(SOURCE_NAMES, [limit])
         return [name for (name,) in cursor.fetchall()]
@@ -543,7 +543,7 @@ def _days(
 
 
 class Retention(Recorded):
-    """How long finished records are kept; unfinished and unconfirmed ones are never removed."""
+    """Sets how long finished records are kept; unfinished and unconfirmed ones are never removed."""
 
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
@@ -583,7 +583,7 @@ class Retention(Recorded):
         return "Retention"
 
     def keeps_for(self, kind: str) -> timedelta | None:
-        """Of "records", "payloads", "events", "discovery_runs" or "statistics"; None: for ever."""
+        """Takes "records", "payloads", "events", "discovery_runs" or "statistics". Returns None for ever."""
         days: int | None = getattr(self, f"keep_{kind}_days")
         return None if days is None else max(timedelta(days=days), SHORTEST)
 
@@ -738,7 +738,7 @@ class InputRequest(models.Model):
 
 
 def size_of(value: Any) -> int:
-    """In bytes of JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    """Returns the size as JSON in bytes. Raises ValueError for NaN and infinity, which JSON does not have."""
     return len(_encode(value))
 
 

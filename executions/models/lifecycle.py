@@ -84,7 +84,7 @@ class Execution(Transitions):
         return self._transition(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
     def begin_start(self, *, when: models.Q | None = None) -> bool:
-        """Only for the lease holder, who alone may contact the engine."""
+        """Succeeds only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
         return self._transition([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
 
@@ -480,7 +480,7 @@ class Execution(Transitions):
         )
 
     def hold_for_approval(self, why: str, *, approval_hash: str) -> bool:
-        """Out of the queue. Its result is not cached."""
+        """Takes it out of the queue. Its result is not cached."""
         out = {"state": State.UNAPPROVED, "admitted_at": None, "cache_key": "", **NO_LEASE}
         return self._transition(
             [State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out
@@ -567,7 +567,7 @@ class Execution(Transitions):
 
 
 def log_progress(execution: Execution, news: str) -> None:
-    """At DEBUG: the timeline has it too, and a hundred runs would hide all else in the log."""
+    """Logs at DEBUG: the timeline has it too, and a hundred runs would hide all else in the log."""
     logger.bind(execution=execution.pk, tool=execution.tool_name).debug("Progress: {}", printable(news))
 
 

@@ -143,7 +143,7 @@ class CachedResult(models.Model):
 
     @classmethod
     def find(cls, key: str) -> CachedResult | None:
-        """With its output, however old; None if there is none or the cache is disabled."""
+        """Returns the result with its output, however old; None if there is none or the cache is disabled."""
         with connection.cursor() as cursor:
             cursor.execute(FIND, [key])
             row = cursor.fetchone()
@@ -240,12 +240,12 @@ def keep_result(execution: ExecutionRecord, output: Any, content: Any) -> None:
     """Caches the result if its workflow still caches and the key is unchanged; failures are only logged."""
     try:
         with transaction.atomic():
-            _keep(execution, output, content)
+            _keep_output(execution, output, content)
     except DatabaseError as error:
         logger.bind(execution=execution.pk).warning("The result could not be cached: {}", error)
 
 
-def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
+def _keep_output(execution: ExecutionRecord, output: Any, content: Any) -> None:
     # Read again: a curator may have changed it during the run.
     known = Workflow.objects.filter(executions=execution.pk)
     workflow, policy = known.select_related("source").only(*READ).first(), CachePolicy.current()

@@ -1,4 +1,4 @@
-"""What every call writes, as SQL: Django takes several times as long to build a statement as to run it.
+"""Builds the SQL of every call: Django takes several times as long to build a statement as to run it.
 
 On PostgreSQL what belongs together is one statement, and so needs no transaction around it.
 """
@@ -33,7 +33,7 @@ class _Column(NamedTuple):
 
 @cache
 def _columns(model: type[models.Model]) -> dict[str, _Column]:
-    """By the names of the attributes; without a key that the database assigns."""
+    """Returns the columns by attribute name, without a key that the database assigns."""
     fields = (field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField))
     return {field.attname: _column_of(field) for field in fields}
 
@@ -81,7 +81,7 @@ def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
 
 @lru_cache(maxsize=1_000)
 def adapt_time(value: datetime | None) -> Any:
-    """As Django does, for aware times. Cached: a call writes each of its times in several places."""
+    """Converts aware times as Django does. Cached: a call writes each of its times in several places."""
     if value is None or ONE_STATEMENT:
         return value
     return str(value.astimezone(UTC).replace(tzinfo=None))

@@ -1,4 +1,4 @@
-"""How a transition changes the row: one compare-and-set UPDATE with its events and payload."""
+"""Changes the row by one compare-and-set UPDATE with its events and payload."""
 
 import contextlib
 import threading
@@ -47,7 +47,7 @@ Event = tuple[str, str]  # A line for the timeline: its kind and text
 
 
 class _Before(threading.local):
-    """What instances held before this thread changed them, oldest first; None: nobody asks."""
+    """Holds the values of instances before this thread changed them, oldest first; None: not recorded."""
 
     changed: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
 

@@ -38,7 +38,7 @@ TIMED = (Outcome.COMPLETED, Outcome.FAILED, Outcome.TIMED_OUT)
 
 
 def hour_of(moment: datetime) -> datetime:
-    """When it begins."""
+    """Returns the time at which the hour begins."""
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
@@ -51,7 +51,7 @@ def is_timed(outcome: str, duration_class: int) -> bool:
 
 
 class Key(NamedTuple):
-    """What ends are grouped by; the fields are columns of the model."""
+    """Groups ends of executions; the fields are columns of the model."""
 
     hour: datetime
     workflow_id: int | None
@@ -169,14 +169,14 @@ class StatisticsState(models.Model):
 
     @classmethod
     def note_removal(cls, ended_before: datetime) -> None:
-        """In the transaction that removes executions."""
+        """Runs in the transaction that removes executions."""
         StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
         earlier = models.Q(removed_until=None) | models.Q(removed_until__lt=ended_before)
         cls.objects.filter(earlier, pk=cls.ONLY).update(removed_until=ended_before)
 
     @classmethod
     def note_change(cls, hour: datetime) -> None:
-        """In the transaction that changes sums of this hour, or of it and later ones."""
+        """Runs in the transaction that changes sums of this hour, or of it and later ones."""
         if hour < day_of(timezone.now()):
             StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
             cls.objects.filter(pk=cls.ONLY).update(past_changes=models.F("past_changes") + 1)
@@ -232,7 +232,7 @@ values_of = attrgetter(*Sums.__slots__)
 def usage_insertion(
     rows: Iterable[tuple[Key, Sums]], *, folded: bool = False, only_if_changed: bool = False
 ) -> Statement:
-    """For the transaction that ends the executions."""
+    """Returns the INSERT; not folded, for the transaction that ends the executions."""
     values = [(*key, *values_of(sums), folded) for key, sums in rows]
     return insertion(HourlyUsage, COLUMNS, values, only_if_changed=only_if_changed)
 

@@ -94,7 +94,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
 
 
 def _key_of(tool_name: str, *, place: str) -> int:
-    """Also of a workflow that is not exposed."""
+    """Returns the key, also of a workflow that is not exposed. Raises Refusal."""
     same = Workflow.objects.filter(tool_name=tool_name).values_list("pk", flat=True)
     # PostgreSQL refuses characters that no tool name has.
     if not tool_name.isprintable() or (key := same.first()) is None:

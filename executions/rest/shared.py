@@ -1,4 +1,4 @@
-"""What requests and responses share: caller, headers, refusals, limits on waiting."""
+"""Provides what requests and responses share: caller, headers, refusals, limits on waiting."""
 
 import threading
 from collections import Counter
@@ -95,7 +95,7 @@ PLACES = {interacting.UnknownInteraction: "/name", engine_runs.UnknownRun: "/run
 
 
 def as_refusal(error: Exception) -> Exception:
-    """What a caller is told if the product or an engine refuses the request; other errors as they are."""
+    """Converts refusals of the product or an engine to a Refusal; returns other errors as they are."""
     code = next((CODES[one] for one in type(error).__mro__ if one in CODES), None)
     if code is None:
         return error

@@ -40,7 +40,7 @@ def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]
 
 
 def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
-    """For this run: a connector may differ between workflows."""
+    """Returns those for this run: a connector may differ between workflows."""
     return capabilities_for(connector, execution.run.workflow)
 
 

@@ -393,7 +393,7 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
 
 
 def _record_unreported(execution: Execution, error: ConnectorError) -> None:
-    """Not failed: the run continues, and only the engine shows it."""
+    """Records it as unconfirmed: the run continues, and only the engine shows it."""
     why = (
         f"Status is not supported: the engine behind {execution.source_name} does not report the "
         f"status of runs ({error.message.removesuffix('.')}). It accepted the start as run "

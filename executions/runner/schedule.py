@@ -74,7 +74,7 @@ _lock = Lock()
 
 
 def forget_runs() -> None:
-    """For tests, which use the keys of workflows again."""
+    """Resets it for tests, which use the keys of workflows again."""
     with _lock:
         _runs.clear()
 

@@ -286,7 +286,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Without a redirect, which would require storing the token."""
+        """Responds without a redirect, which would require storing the token."""
         super().response_add(request, obj, post_url_continue)  # For its message.
         if withheld := _describe_withheld(obj):
             messages.warning(request, withheld)
@@ -398,7 +398,7 @@ STATE_COLOURS = {
 
 
 def _describe_withheld(token: AccessToken) -> str:
-    """What the token has, but its owner (or, without one, its creator) may not use now."""
+    """Describes what the token has, but its owner (or, without one, its creator) may not use now."""
     user, sentences = token.owner or token.created_by, []
     if scopes := [scope for scope in token.scopes if scope not in token.granted]:
         sentences.append(f"{user} lacks the permissions of {', '.join(scopes)}.")

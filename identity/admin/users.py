@@ -117,7 +117,7 @@ def _covers(request: HttpRequest, other: User | Group | None) -> bool:
 
 
 def _links_of(objs: Iterable[User | Group]) -> Iterator[tuple[str, str]]:
-    """Of each row that is deleted with these, Django's words and ours."""
+    """Yields Django's words and ours for each row that is deleted with these."""
     keys = [obj.pk for obj in objs]
     deleted = "user" if isinstance(next(iter(objs), None), User) else "group"
     for links, others in (
@@ -372,8 +372,8 @@ def _is_role(group: Group | None) -> bool:
 
 
 def _of_permissions(db_field: Any, field: Any) -> Any:
-    """Of models with a page, or of a role: others, such as those of sessions, allow nothing. `Can add
-    workflow`: lists would cut it behind the names of app and model."""
+    """Offers those of models with a page, or of a role: others, such as those of sessions, allow nothing.
+    `Can add workflow`: lists would cut it behind the names of app and model."""
     if db_field.remote_field.model is Permission:
         registered = filter(admin.site.is_registered, apps.get_models())
         with_pages = ContentType.objects.get_for_models(*registered).values()

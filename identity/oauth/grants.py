@@ -189,7 +189,7 @@ def forget_unused(kept: timedelta = UNUSED_KEPT) -> None:
 
 
 def has_room() -> bool:
-    """Whether another registration is possible. A flood of them blocks others for half an hour at most."""
+    """Returns whether another registration is possible. A flood blocks others for half an hour at most."""
     for kept in (UNUSED_KEPT, FLOOD_KEPT):
         forget_unused(kept)
         if unused_applications().count() < MAX_UNUSED:

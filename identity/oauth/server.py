@@ -124,7 +124,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
             super().save_bearer_token(token, request, *args, **kwargs)
 
     def revoke_token(self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any) -> None:
-        """With those of other processes of the client, which come from the same consent (RFC 7009, 2.1). The
+        """Revokes those of the client's other processes, too, from the same consent (RFC 7009, 2.1). The
         lock waits for renewals under way, whose tokens would otherwise not be seen."""
         checksum = hashlib.sha256(token.encode()).hexdigest()
         of_it = Q(token_checksum=checksum) | Q(access_token__token_checksum=checksum)
@@ -135,7 +135,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
                 RefreshToken.revoke_family(family)
 
     def _save_another(self, token: Any, request: Any, used: Any) -> None:
-        """In the same family. The toolkit would answer with the first pair, of which only hashes are kept."""
+        """Keeps the family. The toolkit would answer with the first pair, of which only hashes are kept."""
         if request.resource not in ([], used.resource):
             raise invalid_target(request)
         request.resource, request.refresh_token_instance = used.resource, None
@@ -330,7 +330,7 @@ def _objection_to(redirect: Any) -> str:
 
 
 def _printable(name: str) -> str:
-    """Without line breaks, characters that reverse text or are invisible, and stacked accents, which would
+    """Removes line breaks, characters that reverse text or are invisible, and stacked accents, which would
     cover the lines above and below."""
     shown, marks = "", 0
     for char in "".join(char if is_visible(char) else " " for char in name):

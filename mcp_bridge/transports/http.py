@@ -249,7 +249,7 @@ def _valid_version(message: dict[str, Any], scope: Scope) -> str | None:
 
 
 def _explain(problem: DatabaseProblem) -> str:
-    """To the caller, and to the log."""
+    """Logs the problem and returns its description for the caller."""
     log_outage("MCP requests and probes", problem)
     return describe_outage(problem, method="GET")
 
@@ -559,7 +559,7 @@ class _EventStream:
     send: Send
 
     async def carry(self, changes: notifications.Notifier) -> None:
-        """Until the client disconnects or nothing more can come."""
+        """Sends changes until the client disconnects or nothing more can come."""
         async with anyio.create_task_group() as together:
 
             async def begin() -> None:

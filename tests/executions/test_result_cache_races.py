@@ -326,7 +326,7 @@ def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(engine, cached
     run_in_background_loop(call("report"))
     looked, gone = threading.Event(), threading.Event()
 
-    def hold_up(execute: Any, sql: str, *rest: Any) -> Any:
+    def delay(execute: Any, sql: str, *rest: Any) -> Any:
         found = execute(sql, *rest)
         if LOOK in sql:
             looked.set()
@@ -341,7 +341,7 @@ def test_a_caller_that_goes_away_from_a_hit_leaves_nothing_behind(engine, cached
         await asyncio.wait({waiting})
         await until(lambda: Execution.objects.exclude(cached_at=None).exists(), "the hit is recorded")
 
-    with wrapping_statements(hold_up):
+    with wrapping_statements(delay):
         run_in_background_loop(go_away())
 
     assert Execution.objects.exclude(cached_at=None).get().awaited_until is None
