@@ -17,7 +17,7 @@ from connectors.formats.json import LISTING_DEPTH, as_object, is_number, read_pe
 from connectors.network.client import EngineClient, fill_path
 from connectors.network.headers import objection_to_name
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import LINE_LIMIT, printable, shorten, shorten_error, words_in
+from connectors.network.redaction import LINE_LIMIT, extract_error_message, printable, shorten, shorten_error
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -536,7 +536,7 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
         answer.get("reasonForIncompletion"),
         output.get("reasonForIncompletion"),
     )
-    words = next(filter(None, map(words_in, candidates)), NO_REASON[state])
+    words = next(filter(None, map(extract_error_message, candidates)), NO_REASON[state])
     return shorten_error(words)
 
 

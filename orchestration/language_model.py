@@ -20,7 +20,7 @@ from connectors.errors import ConnectorError, Misconfigured, Unreachable, backof
 from connectors.formats.json import UnreadableJSON, as_object, parse_json
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient, encode_body
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import printable, shorten, words_in, words_of
+from connectors.network.redaction import extract_error_message, printable, shorten, words_of
 from connectors.network.transport import HttpLimits, retry_after
 from orchestration.models import Failure, StageFailed
 from telemetry import metrics
@@ -155,7 +155,11 @@ def _parse(body: bytes) -> _Completion:
         return _Completion.model_validate(value)
     except ValidationError:
         # Some servers report errors with a success status.
-        words = shorten(words_in(value.get("error")), MAX_MESSAGE_LENGTH) if isinstance(value, dict) else ""
+        words = (
+            shorten(extract_error_message(value.get("error")), MAX_MESSAGE_LENGTH)
+            if isinstance(value, dict)
+            else ""
+        )
         problem, sentence = ModelProblem.REFUSED, f"The model server reports an error: {words}"
         if not words:
             problem = ModelProblem.EMPTY

@@ -27,7 +27,7 @@ from catalogue.imports.pipeline import ToolsRefused
 from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
 from connectors.definitions import MAX_SECONDS
-from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ToolProblem
+from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ValidationProblem
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
@@ -201,7 +201,7 @@ class ToolForm(forms.Form):
             field, rest = self._field_of(fault)
             self.add_error(field, f"{rest}: {fault.message}" if rest else fault.message)
 
-    def _field_of(self, fault: ToolProblem) -> tuple[str | None, str]:
+    def _field_of(self, fault: ValidationProblem) -> tuple[str | None, str]:
         """The field, and the place within its value."""
         if fault.position is None:
             return None, ""

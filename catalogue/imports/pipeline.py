@@ -8,7 +8,7 @@ from catalogue.history import Actor, record_change
 from catalogue.models import Source
 from catalogue.reconciliation import Change
 from catalogue.secrets import CredentialsUnreadable
-from connectors.http_tools.tool import ToolProblem
+from connectors.http_tools.tool import ValidationProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def stored_secrets(source: Source | None) -> dict[str, str]:
 class ToolsRefused(Exception):
     """Nothing was stored."""
 
-    def __init__(self, problems: Iterable[ToolProblem]) -> None:
+    def __init__(self, problems: Iterable[ValidationProblem]) -> None:
         ordered = sorted(problems, key=lambda fault: -1 if fault.position is None else fault.position)
         self.problems = list(dict.fromkeys(ordered))
         super().__init__("; ".join(map(str, self.problems)))

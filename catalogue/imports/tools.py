@@ -38,7 +38,7 @@ from connectors.http_tools.tool import (
     Declaration,
     InvalidTool,
     ToolConfig,
-    ToolProblem,
+    ValidationProblem,
     connection_of,
     path_below,
 )
@@ -66,15 +66,15 @@ BESIDE = [[name] for name in ToolSubmission.model_fields if name != "tools"]  # 
 def read_text(content: bytes) -> Any:
     """Parse JSON or YAML. Raises ToolsRefused."""
     if len(content) > MAX_BYTES:
-        raise ToolsRefused([ToolProblem("", f"The text is larger than {MAX_BYTES:,} bytes.")])
+        raise ToolsRefused([ValidationProblem("", f"The text is larger than {MAX_BYTES:,} bytes.")])
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             return parse_json(content)
         document = read_document(content)
     except (UnreadableJSON, UnusableText) as error:
-        raise ToolsRefused([ToolProblem("", str(error))]) from None
+        raise ToolsRefused([ValidationProblem("", str(error))]) from None
     if document.problems:
-        raise ToolsRefused(ToolProblem("", str(problem)) for problem in document.problems)
+        raise ToolsRefused(ValidationProblem("", str(problem)) for problem in document.problems)
     return document.value
 
 
@@ -91,7 +91,7 @@ def read_tool(raw: Any) -> ToolConfig:
     return read_submission({"tools": [raw]}).tools[0]
 
 
-def place_of(fault: ToolProblem, raw: Any) -> str:
+def place_of(fault: ValidationProblem, raw: Any) -> str:
     """JSON Pointer to the fault in the submission."""
     if fault.position is None:
         return fault.path if _is_whole(raw) else ""
@@ -100,7 +100,7 @@ def place_of(fault: ToolProblem, raw: Any) -> str:
     return f"/tools/{fault.position}{fault.path}" if _is_whole(raw) else fault.path
 
 
-def name_of(fault: ToolProblem, raw: Any) -> str:
+def name_of(fault: ValidationProblem, raw: Any) -> str:
     """The name of the faulty tool among several; empty if there is one tool or it has no name."""
     tools = raw["tools"] if _is_whole(raw) else raw
     tool = tools[fault.position] if isinstance(tools, list) and fault.position is not None else None
@@ -112,16 +112,16 @@ def _is_whole(raw: Any) -> bool:
     return isinstance(raw, dict) and "tools" in raw
 
 
-def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolProblem]:
+def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ValidationProblem]:
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         steps = list(_steps_of(problem["loc"], written, is_absent=problem["type"] == "missing"))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden" and steps[2:] in BESIDE:
             message = f'Put this beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
         if len(steps) > 1 and steps[0] == "tools":
-            yield ToolProblem(pointer_of(steps[2:]), message, int(steps[1]))
+            yield ValidationProblem(pointer_of(steps[2:]), message, int(steps[1]))
         else:
-            yield ToolProblem(pointer_of(steps), message)
+            yield ValidationProblem(pointer_of(steps), message)
 
 
 def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> Iterator[str]:
@@ -147,7 +147,7 @@ class TargetSource:
 
 def find_targets(
     tools: Sequence[ToolConfig], *, source: str | None
-) -> tuple[list[TargetSource], list[ToolProblem]]:
+) -> tuple[list[TargetSource], list[ValidationProblem]]:
     """Find or plan the source of each tool; faults are returned for the tools without one. Without a named
     source, a tool goes to the source whose address its endpoint begins with and that authenticates alike; one
     that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
@@ -157,12 +157,12 @@ def find_targets(
     named = next((one for one in sources if one.name == source), None)
     if named is None and source in taken:
         message = f"Source {source} is of another kind: HTTP tools require a source of the kind {KIND}."
-        return [], [ToolProblem("/source", message)]
+        return [], [ValidationProblem("/source", message)]
     names = {tool.name for tool in tools}
     known = Workflow.objects.filter(source__in=sources, upstream_id__in=names) if source is None else None
     stored = set() if known is None else set(known.values_list("source_id", "upstream_id"))
     targets: dict[Any, TargetSource] = {}
-    faults: list[ToolProblem] = []
+    faults: list[ValidationProblem] = []
     for position, tool in enumerate(tools):
         try:
             connection = connection_of(tool)
@@ -202,7 +202,7 @@ def _fitting_source(
     if len(best) > 1:
         names = ", ".join(source.name for source in best)
         advice = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
-        raise InvalidTool([ToolProblem("", f"It may belong to several sources ({names}). {advice}")])
+        raise InvalidTool([ValidationProblem("", f"It may belong to several sources ({names}). {advice}")])
     return best[0] if best else None
 
 
@@ -236,7 +236,7 @@ def _check_connection(target: TargetSource, tool: ToolConfig, connection: Connec
         )
     else:
         return
-    raise InvalidTool([ToolProblem(path, message)])
+    raise InvalidTool([ValidationProblem(path, message)])
 
 
 def identity(authentication: Authentication) -> tuple[tuple[str, str], ...]:
@@ -302,19 +302,19 @@ class StoredTools:
 
 def read_definitions(
     definitions: Mapping[str, WorkflowDefinition],
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[ToolProblem]]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[ValidationProblem]]]:
     """By their ids: the layers of those without a fault, and the faults of the others. An author can correct
     a declaration, so nothing of it is replaced or left out silently."""
-    listing, faults = read_listing(definitions.values()), defaultdict[str, list[ToolProblem]](list)
+    listing, faults = read_listing(definitions.values()), defaultdict[str, list[ValidationProblem]](list)
     for one in (*listing.skipped, *listing.flagged):
-        faults[one["id"]].append(ToolProblem("/input_schema", one["reason"]))
+        faults[one["id"]].append(ValidationProblem("/input_schema", one["reason"]))
     for name, layer in listing.layers.items():
         # A listing drops an output schema that is not valid, and does not look at one in the metadata.
         dropped = definitions[name].output_schema if layer["output_schema"] is None else None
         schema = layer["metadata"].get(OUTPUT_SCHEMA, dropped)
         if schema is not None and (problem := find_schema_problem(schema)):
             message = f"This cannot be used as JSON Schema: {problem}"
-            faults[name].append(ToolProblem("/output_schema", message))
+            faults[name].append(ValidationProblem("/output_schema", message))
     return {name: layer for name, layer in listing.layers.items() if name not in faults}, faults
 
 
@@ -370,7 +370,7 @@ def store_layers(
 
 
 def _read_tools(
-    target: TargetSource, tools: Sequence[ToolConfig], faults: list[ToolProblem]
+    target: TargetSource, tools: Sequence[ToolConfig], faults: list[ValidationProblem]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
     """Layers and positions of the source's tools, by their names. Their faults are appended to `faults`."""
     definitions: dict[str, WorkflowDefinition] = {}
@@ -383,7 +383,7 @@ def _read_tools(
             continue
         if definitions.setdefault(definition.id, definition) is not definition:
             message = f"Tool {position_of[definition.id]} of this submission has the same name."
-            faults.append(ToolProblem("/name", message, position))
+            faults.append(ValidationProblem("/name", message, position))
         position_of.setdefault(definition.id, position)
     layers, problems = read_definitions(definitions)
     for name, of_tool in problems.items():
@@ -417,12 +417,12 @@ def _create(target: TargetSource, stored: StoredTools, *, expose: bool, by: Acto
 
 def _setting_faults(
     target: TargetSource, problems: dict[str, list[str]], *, otherwise: str
-) -> Iterator[ToolProblem]:
+) -> Iterator[ValidationProblem]:
     """Faults in a new source's name or settings, these reported at the first tool that brings them."""
     for setting, messages in problems.items():
         path = PLACES.get(setting, otherwise)
         position = None if setting == "name" else target.positions[0]
-        yield from (ToolProblem(path, message, position) for message in messages)
+        yield from (ValidationProblem(path, message, position) for message in messages)
 
 
 def store_tools(
@@ -447,7 +447,9 @@ def store_tools(
         if not may_add_source:
             needed = "adding one requires catalogue.add_source."
             faults += [
-                ToolProblem("/api/endpoint", f"No source fits {one.base_url}; {needed}", one.positions[0])
+                ValidationProblem(
+                    "/api/endpoint", f"No source fits {one.base_url}; {needed}", one.positions[0]
+                )
                 for one in targets
                 if one.source is None
             ]
@@ -471,10 +473,10 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
         Revision.lock()
         present = Workflow.objects.present().select_related("source").filter(pk=workflow.pk).first()
         if present is None:
-            raise ToolsRefused([ToolProblem("", f"The tool {workflow.tool_name} no longer exists.")])
+            raise ToolsRefused([ValidationProblem("", f"The tool {workflow.tool_name} no longer exists.")])
         if tool.name != present.upstream_id:
             message = f"The tool's name is {present.upstream_id}. To use another name, submit another tool."
-            raise ToolsRefused([ToolProblem("/name", message, 0)])
+            raise ToolsRefused([ValidationProblem("/name", message, 0)])
         name = present.source.name
         return store_tools([tool], source=name, expose=present.enabled, may_add_source=False, by=by)
 

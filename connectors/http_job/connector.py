@@ -56,7 +56,7 @@ from connectors.http_job.declaration import (
 from connectors.http_job.engine import PRESETS, DeclaredEngine, HttpJobConfig, OnAnswer, declaration_of
 from connectors.http_job.template import PART, fill_json
 from connectors.network.headers import signing_key
-from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_in
+from connectors.network.redaction import extract_error_message, first_line, printable, shorten, shorten_error
 from connectors.protocol import (
     DETAILS_SECONDS,
     Capabilities,
@@ -302,7 +302,7 @@ class HttpJobConnector:
             seen = replace(seen, output=output, unread=unread)
         if seen.state is RunState.FAILED:
             reason, _ = await self._walk(self._declared.failure, names, until)
-            if words := printable(words_in(reason)):
+            if words := printable(extract_error_message(reason)):
                 seen = replace(seen, error=shorten_error(words))
         if self._declared.logs:
             lines, _ = await self._walk(self._declared.logs, names, until)
@@ -598,7 +598,7 @@ def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSn
     state = read_state(status, states, answer)
     error = ""
     if state in NO_REASON:
-        words = words_in(find(status.error, answer)) if status.error else ""
+        words = extract_error_message(find(status.error, answer)) if status.error else ""
         error = shorten_error(printable(words)) or NO_REASON[state]
     is_running = state is RunState.RUNNING
     return RunSnapshot(

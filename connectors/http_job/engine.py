@@ -45,7 +45,7 @@ from connectors.network.client import EngineClient
 from connectors.network.headers import objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import words_in
+from connectors.network.redaction import extract_error_message
 from connectors.network.transport import HttpLimits
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 from connectors.simplified import identifier
@@ -334,7 +334,7 @@ class DeclaredEngine:
                 kind = InvalidAnswer if repeatable else OutcomeUnknown
                 raise kind("The engine's response to a GraphQL request is not an object.")
             if errors := answer.get("errors"):
-                words = words_in(errors) or "it gave no reason"
+                words = extract_error_message(errors) or "it gave no reason"
                 # Without data nothing was carried out (GraphQL, 7.1).
                 is_refusal = repeatable or "data" not in answer
                 raise (Rejected if is_refusal else OutcomeUnknown)(
@@ -345,7 +345,7 @@ class DeclaredEngine:
         if isinstance(request, Cancel) and request.not_yet and find(request.not_yet, answer):
             raise Unreachable("The engine cannot end this run yet.", details=details)
         if request.refused and (refusal := find(request.refused, answer)):
-            words = words_in(refusal) or "it gave no reason"
+            words = extract_error_message(refusal) or "it gave no reason"
             raise Rejected(f"{asked}: the engine refused: {words}", details=details)
 
     async def _logged_in(self, send: Any) -> Any:

@@ -35,7 +35,7 @@ from connectors.http_tools.tool import (
     OAuthClientCredentials,
     Place,
     ToolConfig,
-    ToolProblem,
+    ValidationProblem,
     objections_to,
     parameters_in,
     path_below,
@@ -86,7 +86,7 @@ def define(
         # A string may be too short once its unprintable characters are dropped.
         problems = error.errors(include_url=False, include_input=False)
         raise InvalidTool(
-            [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
+            [ValidationProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]
         ) from None
 
 
@@ -96,7 +96,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     try:
         path = path_below(base_url, tool.api.endpoint)
     except ValueError as error:
-        problems.append(ToolProblem("/api/endpoint", str(error)))
+        problems.append(ValidationProblem("/api/endpoint", str(error)))
         # Its arguments are checked all the same.
         path = "".join(f"/{{{name}}}" for name in parameters_in(tool.api.endpoint))
     problems += _declaration_problems(tool)
@@ -105,7 +105,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     given, arguments = tool.field_mappings.input, placed_arguments(tool, parameters_in(path))
     for argument in given.keys() - arguments.keys():
         message = f"{argument} is mapped, but it is not a property of the input schema."
-        problems.append(ToolProblem(pointer_of(["field_mappings", "input", argument]), message))
+        problems.append(ValidationProblem(pointer_of(["field_mappings", "input", argument]), message))
     said = dict(tool) | dict(tool.api) | dict(tool.field_mappings)
     headers = [name.lower() for name in tool.api.response_headers]
     said |= {"path": path, "arguments": arguments, "response_headers": headers}
@@ -114,7 +114,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
     if isinstance(key, ApiKey):
         taken = key.where, _folded(key.where, key.name)
         problems += [
-            ToolProblem(where, f"{place.name} is reserved for the credentials, which the product adds.")
+            ValidationProblem(where, f"{place.name} is reserved for the credentials, which the product adds.")
             for where, _, place in _places(operation, given)
             if (place.place, _folded(place.place, place.name)) == taken
         ]
@@ -136,38 +136,40 @@ def placed_arguments(tool: ToolConfig, in_path: Container[str]) -> dict[str, Arg
     return placed
 
 
-def _declaration_problems(tool: ToolConfig) -> Iterator[ToolProblem]:
+def _declaration_problems(tool: ToolConfig) -> Iterator[ValidationProblem]:
     match tool.api.authentication:
         case ApiKey(where="header" | "cookie" as where, name=name) if not TOKEN.fullmatch(name):
-            yield ToolProblem("/api/authentication/name", f"{name} is not a valid {where} name.")
+            yield ValidationProblem("/api/authentication/name", f"{name} is not a valid {where} name.")
         case OAuthClientCredentials(token_url=url):
             try:
                 normalise_base_url(url)
             except ValueError as error:
-                yield ToolProblem("/api/authentication/token_url", str(error))
+                yield ValidationProblem("/api/authentication/token_url", str(error))
     for field, pointer in tool.field_mappings.output.items():
         try:
             steps_of(pointer)
         except ValueError as error:
-            yield ToolProblem(pointer_of(["field_mappings", "output", field]), str(error))
+            yield ValidationProblem(pointer_of(["field_mappings", "output", field]), str(error))
 
 
-def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
+def _schema_problems(schema: dict[str, Any]) -> Iterator[ValidationProblem]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
         message = "The properties must be an object with a schema for each argument."
-        yield ToolProblem("/input_schema/properties", message)
+        yield ValidationProblem("/input_schema/properties", message)
         return
     for name, argument in properties.items():
         if not isinstance(argument, dict | bool):
             where = pointer_of(["input_schema", "properties", name])
-            yield ToolProblem(where, f"The schema of {name} must be an object, such as {{}}.")
+            yield ValidationProblem(where, f"The schema of {name} must be an object, such as {{}}.")
     if not isinstance(required, list):
-        yield ToolProblem("/input_schema/required", "The required arguments must be a list of names.")
+        yield ValidationProblem("/input_schema/required", "The required arguments must be a list of names.")
         return
     for name in required:
         if name not in properties:
-            yield ToolProblem("/input_schema/required", f"{name} is required, but it is not a property.")
+            yield ValidationProblem(
+                "/input_schema/required", f"{name} is required, but it is not a property."
+            )
 
 
 def checked(
@@ -175,7 +177,7 @@ def checked(
     schema: dict[str, Any],
     *,
     mapped: Container[str] = (),
-    problems: Iterable[ToolProblem] = (),
+    problems: Iterable[ValidationProblem] = (),
 ) -> HttpOperation:
     """The operation with what follows from the schema of its arguments. Raises InvalidTool with every
     problem, and the given ones. Pointers lead into a ToolConfig that maps the arguments `mapped`."""
@@ -203,12 +205,12 @@ def checked(
 
 def _problems(
     operation: HttpOperation, schema: dict[str, Any], mapped: Container[str]
-) -> Iterator[ToolProblem]:
+) -> Iterator[ValidationProblem]:
     if objections := objections_to(operation.path):
-        yield ToolProblem("/api/endpoint", " ".join(objections))
+        yield ValidationProblem("/api/endpoint", " ".join(objections))
     header = operation.idempotency_header
     if header and (why := objection_to_name(header)):
-        yield ToolProblem("/api/idempotency_header", f"{header} {why}.")
+        yield ValidationProblem("/api/idempotency_header", f"{header} {why}.")
     yield from _path_problems(operation, schema)
     places = list(_places(operation, mapped))
     for pointer, subject, place in places:
@@ -217,7 +219,7 @@ def _problems(
         else:
             found = [_name_objection(operation, place), *_objections(operation, schema, subject, place)]
         for objection in filter(None, found):
-            yield ToolProblem(pointer, objection)
+            yield ValidationProblem(pointer, objection)
     yield from _overlaps(operation, places)
 
 
@@ -232,26 +234,26 @@ def _places(
         yield f"/field_mappings/constants/{position}", "a constant", constant
 
 
-def _path_problems(operation: HttpOperation, schema: dict[str, Any]) -> Iterator[ToolProblem]:
+def _path_problems(operation: HttpOperation, schema: dict[str, Any]) -> Iterator[ValidationProblem]:
     in_path, parameters = operation.by_place["path"], parameters_in(operation.path)
     for name in dict.fromkeys(parameters):
         if all(place.name != name for _, place in in_path):
             message = f"The path contains {{{name}}}, but no argument has this place."
-            yield ToolProblem("/api/endpoint", message)
+            yield ValidationProblem("/api/endpoint", message)
     for argument, place in in_path:
         where = pointer_of(["input_schema", "properties", argument])
         declared = schema["properties"][argument]
         if place.name not in parameters:
             message = f"{argument} is placed at {{{place.name}}}, which the path does not contain."
-            yield ToolProblem(pointer_of(["field_mappings", "input", argument]), message)
+            yield ValidationProblem(pointer_of(["field_mappings", "input", argument]), message)
         elif argument in schema.get("required", []):
             continue
         elif not isinstance(declared, dict) or "default" not in declared:
             message = f"{argument} is part of the path, so it must be required or have a default."
-            yield ToolProblem(where, message)
+            yield ValidationProblem(where, message)
         elif why := _default_objection(declared["default"], place):
             message = f"{argument} has a default that {why}, so it cannot be part of the path."
-            yield ToolProblem(where, message)
+            yield ValidationProblem(where, message)
 
 
 def _default_objection(value: Any, place: ArgumentPlace) -> str:
@@ -358,7 +360,7 @@ def _header_objection(operation: HttpOperation, name: str, value: str) -> str:
 
 def _overlaps(
     operation: HttpOperation, places: Iterable[tuple[str, str, ArgumentPlace | Constant]]
-) -> Iterator[ToolProblem]:
+) -> Iterator[ValidationProblem]:
     claims = [(pointer, who, one.place, _folded(one.place, one.name)) for pointer, who, one in places]
     if header := operation.idempotency_header:
         claims.append(("/api/idempotency_header", "the idempotency key", "header", header.lower()))
@@ -367,7 +369,7 @@ def _overlaps(
     for pointer, who, where, name in claims:
         if first := taken.get((where, name)):
             target = f"{name} in the {where}" if name else f"the whole {where}"
-            yield ToolProblem(pointer, f"{who} and {first} both set {target}.")
+            yield ValidationProblem(pointer, f"{who} and {first} both set {target}.")
             continue
         taken[where, name] = who
         if where == "body":
@@ -377,7 +379,7 @@ def _overlaps(
         for length in range(len(steps)):
             if outer := fields.get(steps[:length]):
                 message = f"{who} sets {name}, which is inside the value of {outer[1]}."
-                yield ToolProblem(pointer, message)
+                yield ValidationProblem(pointer, message)
 
 
 def _folded(where: str, name: str) -> str:

@@ -159,7 +159,7 @@ def _leads_astray(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolProblem:
+class ValidationProblem:
     path: str  # JSON Pointer into the ToolConfig, or without a position into the submission; empty: the whole
     message: str  # A sentence
     position: int | None = None  # Of the tool among those submitted; None for what concerns no single one
@@ -170,7 +170,7 @@ class ToolProblem:
 
 
 class InvalidTool(ValueError):
-    def __init__(self, problems: Sequence[ToolProblem]) -> None:
+    def __init__(self, problems: Sequence[ValidationProblem]) -> None:
         super().__init__(" ".join(map(str, problems)))
         self.problems = list(problems)
 
@@ -373,7 +373,7 @@ def connection_of(tool: ToolConfig) -> Connection:
     try:
         base_url, _ = split_endpoint(tool.api.endpoint)
     except ValueError as error:
-        raise InvalidTool([ToolProblem("/api/endpoint", str(error))]) from None
+        raise InvalidTool([ValidationProblem("/api/endpoint", str(error))]) from None
     said = {SETTINGS.get(name, name): value for name, value in tool.api.authentication}
     secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
     return Connection(

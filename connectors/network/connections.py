@@ -270,7 +270,7 @@ class _Connector(aiohttp.TCPConnector):
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
             assert protocol is not None
-            if protocol not in self._used or not _has_news(protocol):
+            if protocol not in self._used or not _is_stale(protocol):
                 break
             connection.close()
         self._used.add(protocol)
@@ -280,7 +280,7 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
 
-def _has_news(idle: ResponseHandler) -> bool:
+def _is_stale(idle: ResponseHandler) -> bool:
     """It was closed, or the engine has sent what nobody asked for, which must not answer the next request."""
     if idle.should_close or idle.transport is None:
         return True

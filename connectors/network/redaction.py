@@ -109,23 +109,25 @@ def escaped(text: str, *, but: str = "") -> str:
     )
 
 
-def words_in(value: Any) -> str:
+def extract_error_message(value: Any) -> str:
     """The message in an engine's error of any shape, or empty."""
     match value:
         case str():
             return printable(value)
         case list():
-            return "; ".join(filter(None, map(words_in, value[:5])))
+            return "; ".join(filter(None, map(extract_error_message, value[:5])))
         case dict():
             inner = (value[key] for key in WORD_KEYS if key in value)
-            return next(filter(None, (words_in(one) or _words_by_field(one) for one in inner)), "")
+            return next(
+                filter(None, (extract_error_message(one) or _words_by_field(one) for one in inner)), ""
+            )
     return ""
 
 
 def _words_by_field(value: Any) -> str:
     """The messages of an object that lists problems by field."""
     fields = list(value.items())[:5] if isinstance(value, dict) else []
-    said = [(name, words_in(one)) for name, one in fields if isinstance(one, str | list)]
+    said = [(name, extract_error_message(one)) for name, one in fields if isinstance(one, str | list)]
     return "; ".join(f"{name}: {words}" for name, words in said if words)
 
 
@@ -145,7 +147,7 @@ def words_of(body: bytes, redactor: Redactor) -> str:
     before anything is cut off or taken out, so that no part of one remains."""
     try:
         value = parse_json(body)
-        words = words_in(value) or _words_by_field(value)
+        words = extract_error_message(value) or _words_by_field(value)
         if not words and _has_text(value):
             words = printable(json.dumps(value, ensure_ascii=False))  # An error of an unknown shape
         return redactor.text(words)

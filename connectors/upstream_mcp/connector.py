@@ -39,7 +39,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, as_object, parse_json, parse_listing
-from connectors.network.redaction import Redactor, printable, shorten, words_in
+from connectors.network.redaction import Redactor, extract_error_message, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import (
     Capabilities,
@@ -610,7 +610,7 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
         if said is None and len(texts) == 1:
             with suppress(UnreadableJSON):
                 said = parse_json(texts[0].encode("utf-8", "replace"))
-        words = words_in(said) or printable(" ".join(texts)) or "it gave no reason"
+        words = extract_error_message(said) or printable(" ".join(texts)) or "it gave no reason"
         refused = NotFound if _is_unknown(said) else Rejected
         raise refused(f"The tool {tool} answered with an error: {shorten(words, WORDS_LIMIT)}")
     if (structured := result.get("structuredContent")) is not None:
