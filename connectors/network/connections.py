@@ -281,7 +281,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _is_stale(idle: ResponseHandler) -> bool:
-    """It was closed, or the engine has sent what nobody asked for, which must not answer the next request."""
+    """Returns True if it was closed, or has unrequested data, which must not answer the next request."""
     if idle.should_close or idle.transport is None:
         return True
     number = idle.transport.get_extra_info("socket").fileno()

@@ -45,7 +45,7 @@ class TokenRefused(Exception):
 
 
 class _CachedValue(Generic[Value]):
-    """The value of `fetch`, which one caller at a time fetches again when it is too old."""
+    """Caches the value of `fetch`, which one caller at a time fetches again when it is too old."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Value]], now: Callable[[], float]) -> None:
         self._fetch, self._now = fetch, now
