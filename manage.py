@@ -85,7 +85,7 @@ def _run() -> None:
 
 
 def _describe(error: Exception) -> str:
-    """What went wrong and what helps; the traceback is for those who have asked for much."""
+    """Returns what went wrong and what helps; logs the traceback at the level DEBUG."""
     from loguru import logger
 
     from catalogue.database_problems import describe_problem

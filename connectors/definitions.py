@@ -197,7 +197,7 @@ def runs_as_script(uri: str) -> bool:
 
 
 def address_problem(uri: str) -> str:
-    """Why a client could not use it as a URI; empty if it can."""
+    """Returns why a client could not use it as a URI; empty if it can."""
     if runs_as_script(uri):
         return "its address is a script"
     if not ADDRESS.fullmatch(uri) or UNSAFE.search(uri):

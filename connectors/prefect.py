@@ -423,7 +423,7 @@ def _read_started(answer: Any) -> Started | None:
 
 
 def is_evaluated(value: Any) -> bool:
-    """Whether Prefect would evaluate the value or one nested in it."""
+    """Returns True if Prefect would evaluate the value or one nested in it."""
     waiting = [value]
     while waiting:
         match waiting.pop():

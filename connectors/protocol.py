@@ -25,7 +25,7 @@ ASIDE = {"workflow-catalogue/about-output": "aside"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What an engine can do with the source's settings."""
+    """Declares what an engine can do with the source's settings."""
 
     idempotent_start: bool = False
     """Two starts with one key start one run."""
@@ -75,7 +75,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowRef:
-    """What a connector needs to start a workflow; never a database row."""
+    """Holds what a connector needs to start a workflow; never a database row."""
 
     id: str
     """The engine's own id."""
@@ -173,8 +173,8 @@ LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert"
 
 
 def covers_level(wanted: str, level: str) -> bool:
-    """Whether a client that wants messages from the level `wanted` on gets one of `level`; an unknown level
-    is neither wanted nor passed on."""
+    """Returns True if a client that wants messages from the level `wanted` on gets one of `level`; an unknown
+    level is neither wanted nor passed on."""
     if wanted not in LOG_LEVELS or level not in LOG_LEVELS:
         return False
     return LOG_LEVELS.index(wanted) <= LOG_LEVELS.index(level)
@@ -191,7 +191,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """As an MCP server counts it: `value` of `total`, None if it is unknown."""
+    """Reports progress as an MCP server counts it: `value` of `total`, None if it is unknown."""
 
     value: float
     total: float | None
@@ -224,7 +224,7 @@ class RunCaller:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenInput:
-    """What a client can be asked before it gets a prompt or a resource, and its answers so far."""
+    """Holds what a client can be asked before it gets a prompt or a resource, and its answers so far."""
 
     capabilities: Mapping[str, Any]
     """As in RunCaller."""
@@ -238,7 +238,7 @@ class GivenInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFilter:
-    """Which of an engine's runs to list; empty fields match all."""
+    """Selects the runs of an engine to list; empty fields match all."""
 
     workflow: str = ""
     """The engine's name or id."""
@@ -374,7 +374,7 @@ class Connector(Protocol):
     # The other methods are optional; the capabilities announce them.
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        """For connectors with `differ_by_workflow`."""
+        """Returns what the engine can do with this workflow; override it with `differ_by_workflow`."""
         return self.capabilities
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:

@@ -38,7 +38,7 @@ def usable_connectors() -> dict[str, type[Connector]]:
 
 
 def connector_problems() -> list[str]:
-    """Why connectors of other packages cannot be used, a sentence each that names the package."""
+    """Returns why connectors of other packages cannot be used, a sentence each that names the package."""
     clashes = [
         f"{_package(point)} provides a connector for the kind {point.name}, which is built in: "
         "the built-in connector is used. The package must choose another name."
@@ -57,7 +57,7 @@ def connector_class(kind: str) -> type[Connector]:
 
 
 def forget_connectors() -> None:
-    """For tests that install connectors."""
+    """Clears the caches, for tests that install connectors."""
     _usable.clear()
     _added.cache_clear()
     _tell.cache_clear()

@@ -461,7 +461,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Also writes multi-line strings as blocks, for readable diffs."""
+    """Writes multi-line strings as blocks, too, for readable diffs."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

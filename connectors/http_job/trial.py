@@ -93,7 +93,7 @@ class Trial:
         return seen.state
 
     async def _ends(self, run: RunRef) -> bool:
-        """Whether the engine accepted the cancellation."""
+        """Requests cancellation. Returns False for any error but a rejection."""
         try:
             await self._connector.cancel(run)
         except Rejected:

@@ -721,7 +721,7 @@ class Call:
 
     @property
     def _may_have_effect(self) -> bool:
-        """Whether a repetition could take effect twice; it would have another idempotency key."""
+        """Returns True if a repetition, which has another idempotency key, could take effect twice."""
         if self.operation.is_safe:
             return False
         status = self.answer.status

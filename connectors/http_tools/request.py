@@ -73,8 +73,8 @@ def patch_of(media_type: str) -> str:
 
 
 def can_hold(media_type: str, types: Set[str]) -> bool:
-    """Whether a value of one of these JSON types, a "file" or an object with "files" can be such a body. No
-    types: any."""
+    """Returns True if a value of one of these JSON types, a "file" or an object with "files" can be such a
+    body. No types: any."""
     kind, plain = patch_of(media_type), plain_name(media_type)
     held = {"string", "number", "integer", "boolean", "array", "object"}
     if is_multipart(plain):
@@ -93,7 +93,7 @@ def is_sent_raw(media_type: str) -> bool:
 
 
 def is_raw(media_type: str, types: Set[str]) -> bool:
-    """Whether values of these types are given as the text or file that is the body."""
+    """Returns True if values of these types are given as the text or file that is the body."""
     if is_json(media_type):
         return "*" in media_type and "file" in types
     is_text = not types or not types.isdisjoint({"string", "file"})
@@ -139,7 +139,7 @@ Part = tuple[str, str]  # A place in a request and the name there; in a JSON bod
 
 
 class NoText(ValueError):
-    """Why a value cannot be text: `is an object`."""
+    """Gives the reason why a value cannot be text: `is an object`."""
 
 
 @contextmanager

@@ -44,8 +44,8 @@ class TokenRefused(Exception):
     """The message, which is for the log, gives the reason."""
 
 
-class _Remembered(Generic[Value]):
-    """The value of `fetch`, which one caller at a time fetches again when it is too old."""
+class _CachedValue(Generic[Value]):
+    """Caches the value of `fetch`, which one caller at a time fetches again when it is too old."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Value]], now: Callable[[], float]) -> None:
         self._fetch, self._now = fetch, now
@@ -105,8 +105,8 @@ class Issuer:
         self._secret = "" if client_secret is None else client_secret.get_secret_value()
         self._introspection_url = introspection_url
         self._clients: dict[str, EngineClient] = {}  # By origin: keys may be published elsewhere
-        self._metadata = _Remembered(self._fetch_metadata, now)
-        self._keys = _Remembered(self._fetch_keys, now)
+        self._metadata = _CachedValue(self._fetch_metadata, now)
+        self._keys = _CachedValue(self._fetch_keys, now)
 
     def __repr__(self) -> str:
         return f"Issuer({self.url})"

@@ -1,7 +1,7 @@
-"""Which addresses may be contacted, through which proxy, and which programs may be started: engines also on
-private networks, HTTP tools on public ones and on what the operator allows. Link-local and cloud metadata
-addresses are never contacted, whatever the name or notation. The settings of a source cannot extend the
-operator's allowlists."""
+"""Decides which addresses may be contacted, through which proxy, and which programs may be started: engines
+also on private networks, HTTP tools on public ones and on what the operator allows. Link-local and cloud
+metadata addresses are never contacted, whatever the name or notation. The settings of a source cannot extend
+the operator's allowlists."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ _http_tool_hosts: "list[AllowedHost]" = []
 
 
 def never_contacted(address: IPAddress) -> str:
-    """Why no policy allows the address; else empty."""
+    """Returns why no policy allows the address; else empty."""
     for meant in _meanings(address):
         if meant.is_link_local or any(meant in network for network in METADATA):
             return "a link-local or cloud metadata address"
@@ -186,7 +186,7 @@ class AddressPolicy:
     advice: str = ""
 
     def objection(self, address: str, *, host: str = "", port: int = 0) -> str:
-        """Why this IP address of `host` may not be contacted; empty if it may, or if it is a name."""
+        """Returns why this IP address of `host` may not be contacted; empty if it may, or if it is a name."""
         try:
             parsed = _parsed(address)
         except ValueError:
@@ -304,7 +304,7 @@ def port_of(url: httpx2.URL) -> int:
 
 
 def address_objection(host: str) -> str:
-    """Why no engine may have this IP address; empty if it may, or if it is a name."""
+    """Returns why no engine may have this IP address; empty if it may, or if it is a name."""
     return ENGINE_ADDRESSES.objection(host)
 
 

@@ -55,7 +55,7 @@ def status_line(status: int) -> str:
 
 
 def is_phrase(words: str, status: int) -> bool:
-    """Whether they say no more than the status itself."""
+    """Returns True if the words only repeat the status."""
     return words.lower() in {phrase.lower() for phrase in _phrases(status)}
 
 
@@ -190,7 +190,7 @@ class Exchange:
 
     @property
     def is_decided(self) -> bool:
-        """Whether an incomplete body will do."""
+        """Returns True if an incomplete body will do."""
         return self.refused or (self.status_decides and self.status != 0)
 
     @property

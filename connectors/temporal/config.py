@@ -300,7 +300,7 @@ class TemporalSettings(BaseModel):
 
     @property
     def id_is_ours(self) -> bool:
-        """Whether the workflow id contains the execution's id, and so is unique."""
+        """Returns True if the workflow id contains the execution's id, and so is unique."""
         return EXECUTION_ID in placeholders_in(self.workflow_id)
 
 
@@ -684,7 +684,7 @@ class WorkflowReading:
 
 
 def _objection(name: str, input_schema: Schema) -> str:
-    """Why a workflow id cannot contain this field; empty if every call has a value for it."""
+    """Returns why a workflow id cannot contain this field; empty if every call has a value for it."""
     fields: Schema = input_schema["properties"]
     if name not in fields:
         suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])

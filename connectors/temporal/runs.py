@@ -344,7 +344,7 @@ class Progress:
 
 
 class Pollers:
-    """Whether workers poll task queues, cached for REMEMBERED_SECONDS."""
+    """Finds whether workers poll task queues, cached for REMEMBERED_SECONDS."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -266,7 +266,7 @@ class EngineHarness(ABC):
         """A connector to the real engine."""
 
     def connector_with_wrong_credentials(self) -> Connector:
-        """Needed if `has_credentials`."""
+        """Returns a connector whose credentials the engine refuses; needed if `has_credentials`."""
         raise NotImplementedError
 
     def connector_at(self, port: int) -> Connector:
@@ -312,14 +312,14 @@ class EngineHarness(ABC):
 
     @abstractmethod
     def runs_started_with(self, key: UUID) -> int:
-        """How many runs this key started, by the engine's own record."""
+        """Returns how many runs this key started, by the engine's own record."""
 
     def unknown_run_id(self) -> str:
         """An id without a run, in the engine's format."""
         return str(uuid4())
 
     def another_workflow(self) -> WorkflowRef | None:
-        """Not that of `completing`; None: the engine has no other."""
+        """Returns a workflow other than that of `completing`; None: the engine has no other."""
         others = (self.failing.workflow, self.lasting.workflow)
         return next((other for other in others if other.id != self.completing.workflow.id), None)
 
@@ -329,7 +329,7 @@ class EngineHarness(ABC):
         return run, await outcome(connector, started, run, seconds=self.deadline_seconds)
 
     def starts_last(self, connector: Connector) -> bool:
-        """Whether the answer to a start of `lasting` is the result, so that no run can be polled."""
+        """Returns True if the answer to a start of `lasting` is the result, so that no run can be polled."""
         return capabilities_of(connector, self.lasting).cancellable_start
 
     async def lasting_has_begun(self, told: asyncio.Event) -> None:
@@ -338,11 +338,11 @@ class EngineHarness(ABC):
         await told.wait()
 
     def starts_broken_off(self) -> int:
-        """How many starts were cancelled, by the engine's own record. Needed only if starts last."""
+        """Returns how many starts were cancelled, by the engine's own record. Needed only if starts last."""
         raise NotImplementedError
 
     async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
-        """Whether the run received `signal`, by the engine's own record."""
+        """Returns True if the run received `signal`, by the engine's own record."""
         raise NotImplementedError
 
 

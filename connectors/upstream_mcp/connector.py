@@ -122,7 +122,7 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
 
 
 def problem_of(definition: FeatureDefinition) -> str:
-    """Why it cannot be served; empty if it can."""
+    """Returns why it cannot be served; empty if it can."""
     texts = [definition.id, *(argument.name for argument in definition.arguments)]
     if not all(text.isprintable() for text in texts):
         return "its name, its address or an argument's name has unprintable characters"

@@ -382,7 +382,7 @@ class ServerStreams:
         return response
 
     async def wait_for_first(self) -> None:
-        """Until the server has answered the first request for a stream, at most a second: the SDK's own
+        """Waits until the server has answered the first request for a stream, at most a second: the SDK's own
         drops what it asks during a call before that."""
         if not self._first_is_over.is_set():
             with contextlib.suppress(TimeoutError):

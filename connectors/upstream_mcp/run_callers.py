@@ -191,7 +191,7 @@ class CallLogs:
             self._calls.pop(call_id, None)
 
     def pass_on(self, params: Mapping[str, Any], mask: Callable[[Any], dict[str, Any]] = dict) -> bool:
-        """Whether a caller gets the message. `mask` hides secrets; it costs more than to find the caller."""
+        """Returns True if a caller gets the message. `mask` hides secrets, at more cost than the search."""
         if (caller := self._find(params)) is None:
             return False
         params = mask(params)

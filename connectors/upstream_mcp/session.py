@@ -96,7 +96,7 @@ class Era:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the protocol is stateless, so that each request identifies its client."""
+        """Returns True if the protocol is stateless, so that each request identifies its client."""
         return self.version in versions.MODERN_PROTOCOL_VERSIONS
 
 
@@ -282,7 +282,7 @@ class Conversation:
         return await self._questions.answer(method, self._masked(params or {}))
 
     def _on_log_message(self, method: str, params: Mapping[str, Any] | None) -> bool:
-        """Whether it was a log message. Handled at once, since the call's answer may follow directly."""
+        """Returns True for a log message, and handles it at once: the call's answer may follow directly."""
         if method != LOG_MESSAGE:
             return False
         if params is None or not self._logs.pass_on(params, self._masked):
@@ -515,7 +515,7 @@ class McpSession:
                 owned.end.set()
 
     async def _is_known(self, owned: "_Owned") -> bool:
-        """Whether the server knows the session, after a refusal that does not say so."""
+        """Asks whether the server knows the session, after a refusal that does not say so."""
         try:
             await owned.conversation.request("ping", silence=min(5.0, self._request_seconds))
         except Unsupported:

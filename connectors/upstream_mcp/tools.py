@@ -150,7 +150,8 @@ class ServerTasks:
         )
 
     async def _decline(self, task_id: str, snapshot: RunSnapshot) -> RunSnapshot:
-        """In MCP 2025-11-25 the question arrives during the request for the result, where it is declined."""
+        """Cancels and fails the run. In MCP 2025-11-25 the question arrives during the request for the
+        result, where it is declined."""
         if (await self._session.era()).is_modern:
             with contextlib.suppress(ConnectorError):
                 await self.cancel(task_id)

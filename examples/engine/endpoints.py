@@ -1,4 +1,4 @@
-"""What each URL of the API does."""
+"""Handles the requests to each URL of the API."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse

@@ -17,7 +17,7 @@ COUNT_RUNS = "SELECT count(*) FROM runs"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which runs a listing is about: equal to every filter, from offset on, at most limit of them."""
+    """Selects the runs of a listing: equal to every filter, from offset on, at most limit of them."""
 
     filters: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None

@@ -1,4 +1,4 @@
-"""How a running workflow reports its progress to the engine, and learns that it should stop."""
+"""Lets a running workflow report its progress to the engine, and learn that it should stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def parse_object(body: bytes) -> JsonObject:
 
 
 def is_deeper(container: JsonObject | list[Any], levels: int) -> bool:
-    """Whether containers are nested in more than so many levels; what is too deep could not be stored."""
+    """Returns True if containers are nested in more than so many levels, which could not be stored."""
     if levels == 0:
         return True
     members = container.values() if isinstance(container, dict) else container

@@ -16,7 +16,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What a client asks for: the input, on whose behalf, and the key that makes asking twice harmless."""
+    """Holds the input, on whose behalf, and the key that makes asking twice harmless."""
 
     input: JsonObject
     source: str | None = None
@@ -44,8 +44,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
-
     status: RunStatus
     output: JsonObject | None = None
     error: str | None = None

@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def option(variable: str, fallback: str, meaning: str) -> dict[str, Any]:
-    """What argparse is to show of an option, its default being the environment's value if there is one."""
+    """Returns argparse's arguments for an option; the environment's value, if any, is its default."""
     shown = f"{meaning} (default: {fallback})" if fallback else meaning
     return {
         "metavar": variable.rpartition("_")[2],

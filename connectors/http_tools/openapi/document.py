@@ -159,7 +159,7 @@ class _Converter:
         return bodies, [_parameter(one) for one, target in found if target.get("in") not in BODIES]
 
     def _target(self, one: Any) -> Object:
-        """Behind local references; empty for what cannot be read."""
+        """Follows local references. Returns {} for what cannot be read."""
         try:
             for _ in range(MAX_CHAIN):
                 if not isinstance(one, dict) or "$ref" not in one:
@@ -504,7 +504,7 @@ class Document:
         return self._subtypes[base]
 
     def is_own_base(self, base: str, pointer: str) -> bool:
-        """Whether the reference at the pointer is that of a subtype: it means the base alone."""
+        """Returns True if the reference at the pointer is that of a subtype: it means the base alone."""
         return pointer.rpartition("/allOf/")[0] in self.subtypes_of(base)
 
     @cached_property

@@ -102,7 +102,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which operations to read; all conditions must hold."""
+    """Selects the operations to read; all conditions must hold."""
 
     only: tuple[str, ...] = ()
     """Patterns for ids, paths, or methods and paths: `issues/*`, `/repos/*`, `GET /repos/*`."""
@@ -110,7 +110,7 @@ class Selection:
     deprecated: bool = False
 
     def names(self, operation: Operation) -> bool:
-        """Whether it is chosen, deprecated or not."""
+        """Returns True if it is selected, deprecated or not."""
         names = operation.known_as
         by_name = not self.only or any(fnmatchcase(name, pattern) for name in names for pattern in self.only)
         return by_name and (not self.tags or not {*self.tags}.isdisjoint(operation.tags))
@@ -180,7 +180,7 @@ def name_of(operation: Operation, taken: Collection[str]) -> str:
 
 
 def takes_etags(document: Document, operations: Collection[Operation]) -> bool:
-    """Whether some request can name the ETag of an earlier response."""
+    """Returns True if some request can name the ETag of an earlier response."""
     levels = (level for one in operations for level in (one.raw, *(item for item, _ in one.items)))
     lists = [level.get("parameters") for level in levels]
     shared = as_object(as_object(document.value.get("components")).get("parameters"))
@@ -421,7 +421,7 @@ class Scheme:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """Where a key of this scheme is sent; None for other schemes."""
+        """Returns the place and name of a key of this scheme; None for other schemes."""
         wanted = self.fulfilled_by[0] if self.fulfilled_by else {}
         return (wanted["api_key_in"], wanted["api_key_name"]) if "api_key_name" in wanted else None
 
@@ -528,7 +528,7 @@ def _together(schemes: list[Scheme]) -> Iterator[Settings]:
 def is_anonymous(
     document: Document, operation: dict[str, Any], pointer: str, settings: Settings, notes: list[str]
 ) -> bool:
-    """Whether the operation is called without the source's credentials. True if the document requires none,
+    """Returns True if the operation is called without the source's credentials: the document requires none,
     or allows none besides credentials that the source lacks. Without a statement in the document, they are
     sent, and also, with a note, if it does not describe the scheme that it requires. Raises NoTool if the
     source has nothing that the operation accepts."""

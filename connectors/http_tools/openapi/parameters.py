@@ -588,7 +588,7 @@ class Fields:
     is_subtype: bool = False
 
     def collect(self, raw: Any, pointer: str, depth: int = 0) -> bool:
-        """Whether the fields express the whole schema."""
+        """Returns True if the fields express the whole schema."""
         reference = pointer
         try:
             schema, pointer = self.document.object_at(raw, pointer)
@@ -678,7 +678,7 @@ def _is_plain(schema: dict[str, Any]) -> bool:
 
 
 def has_inner_lists(document: Document, raw: Any) -> bool:
-    """Whether a list that may contain strings is below the outermost value. Raises NoTool."""
+    """Returns True if a list that may contain strings is below the outermost value. Raises NoTool."""
     waiting, seen = [(raw, False)], set[tuple[int, bool]]()
     while waiting:
         raw, is_inner = waiting.pop()
@@ -733,7 +733,7 @@ def text_encoding_error(document: Document, schemas: list[Located]) -> str:
 
 
 def leaves_out(subject: str, objection: str, pointer: str, notes: list[str], *, needed: bool) -> bool:
-    """Whether there is an objection, with a note. Raises NoTool if what it is about is needed."""
+    """Returns True, and adds a note, if there is an objection. Raises NoTool if the subject is needed."""
     if objection and needed:
         raise NoTool(f"It requires the {subject}, {objection}.", pointer)
     notes += [f"The {subject} is left out, {objection}."] if objection else []

@@ -309,8 +309,8 @@ def _take_conditions(
 
 
 def _has_a_closed_part(raw: dict[str, Any], reading: Conversion) -> bool:
-    """Whether several parts describe the fields of one object, and one of them refuses all others, or limits
-    how many there are."""
+    """Returns True if several parts describe the fields of one object, and one of them refuses all others, or
+    limits how many there are."""
     if reading.direction == "response" or raw.keys().isdisjoint(COMPOSITIONS):
         return False
     parts = [one for one, _ in parts_of(raw, "allOf", "")]
@@ -404,7 +404,7 @@ def _checked_list(raw: Any, pointer: str) -> list[Any]:
 
 
 def is_left_out(document: Document, schema: Any, direction: str) -> bool:
-    """Whether a property, or its reference, is only for the other direction."""
+    """Returns True if a property, or its reference, is only for the other direction."""
     flag = "readOnly" if direction == "request" else "writeOnly"
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
@@ -525,7 +525,7 @@ def only_requires(choices: Any) -> bool:
 
 
 def is_exclusive(choices: Any) -> bool:
-    """Whether `oneOf` is meant by its letter: each alternative only requires fields, and none those of
+    """Returns True if `oneOf` is meant literally: each alternative only requires fields, and none those of
     another."""
     if not only_requires(choices) or len(choices) > 50:  # Each is compared with each other.
         return False

@@ -35,7 +35,7 @@ class RqEngine:
             return len(Queue(connection=redis, serializer="json").started_job_registry.get_job_ids())
 
     def stop_everything(self) -> None:
-        """Also the jobs that a worker has taken from the queue and not started, which cannot be cancelled."""
+        """Ends all jobs, also those that a worker has taken and not started, which cannot be cancelled."""
         with self.redis as redis:
             for key in redis.scan_iter("rq:job:*"):
                 redis.set(key.decode().replace("rq:job:", "over:"), 1)

@@ -1,4 +1,4 @@
-"""What the workers of the tests run."""
+"""Defines the functions that the workers of the tests run."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What a workflow is to the engine."""
+"""Defines a workflow of the engine, and its errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Workflow:
         }
 
     def problems_with(self, given: JsonObject) -> list[JsonObject]:
-        """Where and how an input departs from the input schema."""
+        """Returns where and how an input departs from the input schema."""
         return [
             {"path": pointer(error.instance_path), "message": shorten(error.message)}
             for error in self._validator.iter_errors(given)

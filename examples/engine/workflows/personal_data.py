@@ -56,14 +56,14 @@ def iban_pattern() -> re.Pattern[str]:
 
 
 def is_iban(found: str) -> bool:
-    """Whether the number an IBAN stands for leaves the remainder 1 when divided by 97 (ISO 7064)."""
+    """Returns True if the number an IBAN stands for leaves the remainder 1 when divided by 97 (ISO 7064)."""
     compact = re.sub(r"[ -]", "", found).upper()
     rearranged = compact[4:] + compact[:4]
     return int("".join(str(int(character, 36)) for character in rearranged)) % 97 == 1
 
 
 def is_card_number(found: str) -> bool:
-    """Whether the digits pass the Luhn check and are not all the same."""
+    """Returns True if the digits pass the Luhn check and are not all the same."""
     digits = digits_of(found)
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0

@@ -1,4 +1,4 @@
-"""Where Redis is, and which functions of the workers' code are workflows."""
+"""Defines where Redis is, and which functions of the workers' code are workflows."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What RQ knows of a job, as a snapshot of a run."""
+"""Reads a job of RQ as a snapshot of a run."""
 
 from typing import Any
 
