@@ -11,9 +11,10 @@ from loguru import logger
 from catalogue.database import run_in_database, run_without_connection
 from executions.models import ErrorKind, Execution, State
 from executions.queue import admit_soon, may_be_queued
-from executions.runner.engine_calls import log_of, next_try_after
+from executions.runner.engine_calls import log_of
 from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, renewing_lease
+from executions.runner.schedule import next_try_after
 from executions.runner.start import start, start_again
 from executions.wakeups import wake
 from telemetry import traces

@@ -207,7 +207,7 @@ class OpenStreams:
         self._streams.add(stream)
         self._of_callers[access.caller.key] += 1
         if self._looking is None or self._looking.done():
-            self._looking = create_detached_task(self._watch_revisions())
+            self._looking = create_detached_task(self._check_tokens())
         try:
             yield stream
         finally:
@@ -226,7 +226,7 @@ class OpenStreams:
         for stream in self._streams:
             stream.end()
 
-    async def _watch_revisions(self) -> None:
+    async def _check_tokens(self) -> None:
         outage = DatabaseOutage("Checking the tokens of open streams")
         while True:
             await asyncio.sleep(LOOK_SECONDS)

@@ -50,6 +50,7 @@ from connectors.http_tools.tool import (
 )
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
 from connectors.network.headers import (
+    NEVER_RECORDED,
     NOISE,
     TELLING,
     TOKEN,
@@ -762,8 +763,7 @@ class Call:
         # For the record: bounded and without secrets.
         headers = self.answer.headers
         names = list(headers)[:60]
-        never_shown = ("set-cookie", "set-cookie2")
-        values = [MASK if name in never_shown else str(headers[name]) for name in names]
+        values = [MASK if name in NEVER_RECORDED else str(headers[name]) for name in names]
         masked = self.redactor.texts([*names, *values])
         cut = [
             text if len(text) <= MAX_HEADER_LENGTH else shorten(text, MAX_HEADER_LENGTH) for text in masked

@@ -32,6 +32,7 @@ NOISE = re.compile(  # Those that are of no use to an agent: of caches, browsers
     r"|^x-(?:amz-cf|amzn-|aspnet|cache|content-type-|dns-|download-|envoy|frame-|kong|nextjs|permitted-|powered"
     r"|robots|runtime|served|timer|ua-|varnish|xss)|correlation|rate-?limit|(?:request|span|trace)-?id"
 )
+NEVER_RECORDED = frozenset({"set-cookie", "set-cookie2"})  # Records of responses show a mask instead
 STANDARD_PREFIX = "whsec_"  # Of a secret with the key in Base64, by Standard Webhooks
 
 

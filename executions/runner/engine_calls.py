@@ -5,11 +5,9 @@ import uuid
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, TypeVar
 
-from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
@@ -19,17 +17,16 @@ from connectors.errors import (
     NotFound,
     OutcomeUnknown,
     Unreachable,
-    backoff_seconds,
     error_name,
 )
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 from executions.models.execution import State
+from executions.runner.schedule import MAX_INTERVAL_SECONDS
 
 Answer = TypeVar("Answer")
 START_SECONDS = 60.0  # The longest start, whatever the connector allows
 READ_SECONDS = 30.0  # The longest poll or cancel
-MAX_INTERVAL_SECONDS = 60.0
 AGAIN_SECONDS = 300.0  # Between two lines that polls of a source begin to fail for the same reason
 FORGOTTEN_SECONDS = 600.0  # Runs that failed last may have ended otherwise: so long after, it is a new outage
 
@@ -79,22 +76,6 @@ async def ask(
     problem = f"{method} returned {type(answer).__name__} instead of {getattr(returns, '__name__', returns)}."
     logger.error("{}", problem)
     raise otherwise(f"The connector failed: {problem}")
-
-
-def next_try_after(
-    execution: Execution,
-    error: ConnectorError | None = None,
-    *,
-    failures: int | None = None,
-    by: datetime | None = None,
-) -> datetime:
-    """Doubles from 1 s with each failure; at least the engine's delay, at most until `by` or the deadline."""
-    asked = error.retry_after if isinstance(error, Unreachable) else None
-    in_a_row = execution.attempts if failures is None else failures
-    backoff = backoff_seconds(in_a_row, first=1, longest=MAX_INTERVAL_SECONDS)
-    now = timezone.now()
-    latest = execution.deadline_at if by is None else by
-    return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))
 
 
 @dataclass(slots=True)

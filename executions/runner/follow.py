@@ -28,17 +28,15 @@ from executions.models import ErrorKind, Execution
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
 from executions.runner.engine_calls import (
-    MAX_INTERVAL_SECONDS,
     READ_SECONDS,
     ask,
     capabilities_of,
     connector_of,
     log_of,
-    next_try_after,
     poll_outages,
 )
 from executions.runner.recording import record, record_together
-from executions.runner.schedule import learn_from_end, learnt_pause
+from executions.runner.schedule import MAX_INTERVAL_SECONDS, learn_from_end, learnt_pause, next_try_after
 from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
 from telemetry import metrics
 

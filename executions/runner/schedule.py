@@ -1,4 +1,4 @@
-"""Chooses when to poll a run by how long earlier runs of its workflow took.
+"""Chooses when to poll a run: by how long earlier runs of its workflow took, and later after each failure.
 
 Each process learns from the ends that it sees, without a query, and starts with nothing.
 """
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from cachetools import LRUCache
 from django.utils import timezone
 
+from connectors.errors import ConnectorError, Unreachable, backoff_seconds
+
 if TYPE_CHECKING:
     from executions.models import Execution
 
@@ -24,8 +26,25 @@ WAIT_SHARE = 0.08  # One poll finds runs whose ages at their ends differ by this
 WAIT_POLLS = 0.4  # ... or by this share of the least time between two polls, if that is longer
 MARGIN_SECONDS = 0.003
 MAX_PAUSE_SECONDS = 60.0
+MAX_INTERVAL_SECONDS = 60.0  # Between two polls for which no request waits, and after failures
 PROGRESS_SECONDS = 10.0  # The least time between two polls that only read the progress ...
 PROGRESS_POLLS = 8  # ... and about how many of them come before the end can be expected
+
+
+def next_try_after(
+    execution: Execution,
+    error: ConnectorError | None = None,
+    *,
+    failures: int | None = None,
+    by: datetime | None = None,
+) -> datetime:
+    """Doubles from 1 s with each failure; at least the engine's delay, at most until `by` or the deadline."""
+    asked = error.retry_after if isinstance(error, Unreachable) else None
+    in_a_row = execution.attempts if failures is None else failures
+    backoff = backoff_seconds(in_a_row, first=1, longest=MAX_INTERVAL_SECONDS)
+    now = timezone.now()
+    latest = execution.deadline_at if by is None else by
+    return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))
 
 
 class LatestRuns:

@@ -46,13 +46,12 @@ from executions.runner.engine_calls import (
     ask,
     connector_of,
     log_of,
-    next_try_after,
     read_capabilities,
 )
 from executions.runner.follow import log_end, record_timeout
 from executions.runner.lease import LEASE
 from executions.runner.recording import record
-from executions.runner.schedule import learnt_pause
+from executions.runner.schedule import learnt_pause, next_try_after
 from executions.wakeups import woken_by
 
 FIRST_POLL = timedelta(milliseconds=200)  # If nothing was learned. B2's interval applies between two polls

@@ -13,7 +13,7 @@ from connectors.errors import backoff_seconds
 from connectors.protocol import Capabilities
 from connectors.simplified import SimplifiedConnector
 from executions import change_feed, waiting
-from executions.runner import engine_calls, start
+from executions.runner import schedule, start
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, until
 from tests.executions.steps import is_nothing_under_way
 from tests.factories import make_source, make_workflow
@@ -85,7 +85,7 @@ def quick_repeats(quick_looks: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return backoff_seconds(repeated, first=first, longest=longest) / QUICKER
 
     monkeypatch.setattr(SimplifiedConnector, "capabilities", property(capabilities))
-    monkeypatch.setattr(engine_calls, "backoff_seconds", pause)
+    monkeypatch.setattr(schedule, "backoff_seconds", pause)
     monkeypatch.setattr(start, "backoff_seconds", pause)
 
 
