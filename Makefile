@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-all run test test-engines test-e2e test-postgresql test-rabbitmq \
-	check static format bench eval chaos figures generate pictures site wheel image audit lock clean FORCE
+	check static format bench eval chaos figures generate pictures cards site wheel image audit lock clean FORCE
 
 help:  ## List the commands.
 	@echo "make COMMAND, where COMMAND is one of:"
@@ -109,12 +109,17 @@ chaos: install-dev  ## Kill processes under load and look for lost runs; RUN=app
 figures: install-dev  ## Count modules, lines and functions; ARGS="--against HEAD~10" compares.
 	@$(BIN)/python dev/scripts/figures.py $(ARGS)
 
-generate: install-dev  ## Write the files that a test compares with the code: the OpenAPI schema, the map.
+generate: install-dev  ## Write the files that a test compares with the code: the OpenAPI schema, the map, the languages.
 	@$(BIN)/python dev/scripts/figures.py --map write
 	@$(BIN)/python manage.py spectacular --fail-on-warn --validate --file tests/api/openapi.yaml
+	@if command -v xgettext >/dev/null; then $(BIN)/python manage.py makemessages && $(BIN)/python manage.py compilemessages --ignore '.*'; \
+		else echo "The languages are as they were: they need GNU gettext."; fi
 
 pictures: install-dev  ## Take the documentation's pictures again; needs chromium and chromedriver.
-	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)
+	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py tests/e2e/test_pictures_of_cards.py $(ARGS)
+
+cards: tests/e2e/node/node_modules  ## Build mcp_bridge/cards/card.html, which MCP clients show in the chat.
+	@node dev/scripts/build_cards.mjs
 
 site: $(TOOLS)/site  ## Build the documentation as a web site in .cache/documentation/site.
 	@rm -rf .cache/documentation && mkdir -p .cache/documentation && cp -R docs deploy/site/. .cache/documentation

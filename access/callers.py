@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 USER, GROUP = "user:", "group:"
 Person = frozenset[str]  # The keys of a user and the groups, such as `user:7` and `group:3`
@@ -13,10 +14,10 @@ MAX_NAMES = 500
 
 
 class Scope(models.TextChoices):
-    READ = "workflows:read", "list workflows and read one's own executions"
-    RUN = "workflows:run", "start executions, and read and cancel those"
-    VIEW = "catalogue:read", "see by REST all that administrators see, and change nothing"
-    ADMIN = "catalogue:admin", "everything, curating by REST and all executions included"
+    READ = "workflows:read", _("list workflows and read one's own executions")
+    RUN = "workflows:run", _("start executions, and read and cancel those")
+    VIEW = "catalogue:read", _("see by REST all that administrators see, and change nothing")
+    ADMIN = "catalogue:admin", _("everything, curating by REST and all executions included")
 
 
 def describe_lack(*scopes: str) -> str:

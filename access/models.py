@@ -4,16 +4,17 @@ from typing import ClassVar
 
 from django.contrib.auth.models import Group
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Role(models.Model):
     """A group that the product manages; an administrator's own group of the same name is not a role."""
 
     class Name(models.TextChoices):
-        VIEWER = "viewer", "Viewer"
-        CURATOR = "curator", "Curator"
-        OPERATOR = "operator", "Operator"
-        OWNER = "owner", "Owner"
+        VIEWER = "viewer", _("Viewer")
+        CURATOR = "curator", _("Curator")
+        OPERATOR = "operator", _("Operator")
+        OWNER = "owner", _("Owner")
 
     name = models.CharField(max_length=20, primary_key=True, choices=Name.choices)
     group = models.OneToOneField(Group, on_delete=models.PROTECT, related_name="role")

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext_lazy as _
 
 from access.models import Role
 
@@ -38,7 +39,9 @@ OWNED = {  # Models that only owners add, change and delete
     "mcp_bridge": ("accesstoken", "allowedapplication"),
     "orchestration": ("workflowrequest",),
 }
-OWNED_BESIDES = frozenset({"mcp_bridge.assign_accesstoken", "mcp_bridge.keep_accesstoken"})
+OWNED_BESIDES = frozenset({
+    "executions.manage_subscription", "mcp_bridge.assign_accesstoken", "mcp_bridge.keep_accesstoken",
+})  # fmt: skip
 WRITING = ("add", "change", "delete")
 INTERNAL = {  # They have no page, so no role has permissions for them
     "admin": ("logentry",),
@@ -49,6 +52,8 @@ INTERNAL = {  # They have no page, so no role has permissions for them
         "approvaldecision",
         "approvalnotice",
         "cachedoutput",
+        "event",
+        "eventnotice",
         "hourlyusage",
         "ratebucket",
         "statisticsstate",
@@ -59,10 +64,10 @@ INTERNAL = {  # They have no page, so no role has permissions for them
     "sessions": ("session",),
 }
 DESCRIPTIONS = {
-    Name.VIEWER: "sees everything except secrets, and changes nothing",
-    Name.CURATOR: "also curates: sources, workflows, filters, toolsets, reviews and imports",
-    Name.OPERATOR: "sees everything, runs, cancels, resolves, refreshes sources and decides approvals",
-    Name.OWNER: "everything, including users, tokens and settings",
+    Name.VIEWER: _("sees everything except secrets, and changes nothing"),
+    Name.CURATOR: _("also curates: sources, workflows, exposure rules, toolsets, reviews and imports"),
+    Name.OPERATOR: _("sees everything, runs, cancels, resolves, refreshes sources and decides approvals"),
+    Name.OWNER: _("everything, including users, tokens and settings"),
 }
 
 
@@ -87,7 +92,7 @@ def keep_roles() -> None:
     for name in Name:
         role = Role.objects.select_related("group").filter(name=name).first()
         if role is None:
-            free = name.label
+            free = str(name.label)
             while Group.objects.filter(name=free).exists():
                 free = f"{free} (role)"
             role = Role.objects.create(name=name, group=Group.objects.create(name=free))

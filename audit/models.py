@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
@@ -19,6 +19,7 @@ from django.core.signing import BadSignature, Signer
 from django.db import models
 from django.dispatch import receiver
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from connectors.formats.json import as_object
 from connectors.network.redaction import printable
@@ -90,56 +91,30 @@ class Proven(models.Model):
 
 
 class Kind(models.TextChoices):
-    SIGN_IN = "sign_in", "sign-in"
-    TOKEN = "token", "token"
-    ACCOUNT = "account", "user or role"
-    APPROVAL = "approval", "approval"
-    CURATION = "curation", "curation"
-    SETTING = "setting", "setting"
-    IMPORT = "import", "import"
-    EXPORT = "export", "export"
-    CALL = "call", "call"
-    AUDIT = "audit", "the audit itself"
-
-
-class AuditIsKept(TypeError):
-    def __init__(self) -> None:
-        super().__init__("The audit is append-only: entries cannot be changed or removed.")
-
-
-class EntryQuerySet(models.QuerySet["Entry"]):
-    """`seal_in` and `remove_pruned` are the only ways to change or remove rows."""
-
-    def unsealed(self) -> "EntryQuerySet":
-        return self.filter(segment=None)
-
-    def seal_in(self, segment: int) -> int:
-        return models.QuerySet.update(self.unsealed(), segment=segment)
-
-    def remove_pruned(self) -> int:
-        return super().delete()[0]
-
-    def update(self, **_: Any) -> NoReturn:
-        raise AuditIsKept
-
-    def delete(self) -> NoReturn:
-        raise AuditIsKept
-
-    delete.queryset_only = True  # type: ignore[attr-defined]
+    SIGN_IN = "sign_in", _("sign-in")
+    TOKEN = "token", _("token")
+    ACCOUNT = "account", _("user or role")
+    APPROVAL = "approval", _("approval")
+    CURATION = "curation", _("curation")
+    SETTING = "setting", _("setting")
+    IMPORT = "import", _("import")
+    EXPORT = "export", _("export")
+    CALL = "call", _("call")
+    AUDIT = "audit", _("the audit itself")
 
 
 class Entry(Proven):
     """An action of a person, a token or the product. It outlives all objects that it names."""
 
-    at = models.DateTimeField("when", default=timezone.now)
+    at = models.DateTimeField(_("when"), default=timezone.now)
     kind = models.CharField(max_length=10, choices=Kind.choices)
     event = models.CharField(max_length=40, help_text="Such as sign_in.failed.")
     actor = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Such as user:1 or token:7.")
     actor_name = models.CharField(
-        "who", max_length=NAME_LENGTH, blank=True, help_text="As it was called then."
+        _("who"), max_length=NAME_LENGTH, blank=True, help_text="As it was called then."
     )
     address = models.CharField(
-        "from", max_length=ADDRESS_LENGTH, blank=True, help_text="The client's network address."
+        _("from"), max_length=ADDRESS_LENGTH, blank=True, help_text="The client's network address."
     )
     client = models.CharField(
         max_length=NAME_LENGTH, blank=True, help_text="What the client says that it is."
@@ -148,7 +123,7 @@ class Entry(Proven):
     subject = models.CharField(
         max_length=NAME_LENGTH, blank=True, help_text="What it was done to, such as catalogue.source:5."
     )
-    subject_name = models.CharField("what", max_length=NAME_LENGTH, blank=True)
+    subject_name = models.CharField(_("what"), max_length=NAME_LENGTH, blank=True)
     outcome = models.CharField(max_length=20, blank=True)
     details = models.TextField(default="{}", help_text="More of it, as a JSON object.")
     key = models.CharField(  # noqa: DJ001 - several without one are no duplicates
@@ -159,12 +134,10 @@ class Entry(Proven):
     may_change = ("segment",)
     is_of_proven_record = False  # Not stored: the other room's record that it tells of is proven
 
-    objects: ClassVar[models.Manager["Entry"]] = EntryQuerySet.as_manager()
-
     class Meta:
         ordering = ("-at", "-pk")
-        verbose_name = "audit entry"
-        verbose_name_plural = "audit entries"
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit entries")
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["-at", "-id"], name="audit_by_time"),
@@ -180,14 +153,6 @@ class Entry(Proven):
 
     def __str__(self) -> str:
         return f"{self.event} {self.subject_name}".strip()
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
-            raise AuditIsKept
-        super().save(*args, **kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise AuditIsKept
 
     def make_proof(self, name: str) -> str | None:
         """None for those that are sealed as they are stored."""
@@ -232,25 +197,8 @@ def as_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
 def digest_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical(content)).hexdigest()
-
-
-class SegmentQuerySet(models.QuerySet["Segment"]):
-    def mark_pruned(self, at: datetime) -> int:
-        return super().update(pruned_at=at, leaves="")
-
-    def update(self, **_: Any) -> NoReturn:
-        raise AuditIsKept
-
-    def delete(self) -> NoReturn:
-        raise AuditIsKept
-
-    delete.queryset_only = True  # type: ignore[attr-defined]
+    return hashlib.sha256(_text_of(content).encode()).hexdigest()
 
 
 class Segment(models.Model):
@@ -269,8 +217,6 @@ class Segment(models.Model):
     leaves = models.TextField(blank=True, help_text="Number and SHA-256 of each entry, a line each.")
     pruned_at = models.DateTimeField(null=True, help_text="When the retention removed its entries.")
 
-    objects: ClassVar[models.Manager["Segment"]] = SegmentQuerySet.as_manager()
-
     class Meta:
         ordering = ("number",)
         default_permissions = ()
@@ -284,15 +230,6 @@ class Segment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.number}:{self.digest}"
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
-            raise AuditIsKept
-        kwargs["force_insert"] = True  # The key is no proof that the row is new
-        super().save(*args, **kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise AuditIsKept
 
     def content(self) -> dict[str, Any]:
         """Everything that its digest covers, as JSON values."""

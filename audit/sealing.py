@@ -148,7 +148,7 @@ def _seal_batch(after: int, adopts: bool) -> tuple[int, int, bool]:
         return 0, after, False
     by_kind: dict[str, list[Entry]] = defaultdict(list)
     is_more = _gather(progress, by_kind, adopts)
-    written = list(Entry.objects.unsealed().filter(pk__gt=after).order_by("pk")[:BATCH])
+    written = list(Entry.objects.filter(segment=None, pk__gt=after).order_by("pk")[:BATCH])
     for entry in written:
         if adopts or not _why_not_sealed(entry):
             by_kind[entry.kind].append(entry)
@@ -210,7 +210,7 @@ def _seal_entries(kind: str, entries: list[Entry]) -> None:
     Entry.objects.bulk_create(new)
     stored = [entry.pk for entry in entries if entry.segment is None]
     if stored:
-        Entry.objects.filter(pk__in=stored).seal_in(number)
+        Entry.objects.filter(pk__in=stored, segment=None).update(segment=number)
     leaves = "\n".join(f"{entry.pk}:{entry.digest}" for entry in sorted(entries, key=lambda entry: entry.pk))
     segment = Segment(
         number=number,
@@ -224,7 +224,7 @@ def _seal_entries(kind: str, entries: list[Entry]) -> None:
     )
     segment.digest = digest_of(segment.content())
     segment.seal, segment.seal_key = seal_of(segment.digest, settings.SECRET_KEY)
-    segment.save()
+    segment.save(force_insert=True)  # The key is no proof that the row is new
 
 
 def _known_keys() -> dict[str, str]:
@@ -293,8 +293,8 @@ def _prune_segment(kind: str, before: datetime, days: int) -> int | None:
         kept_days=days,
         given_days=_given_days(DAYS[kind]),
     )
-    Segment.objects.filter(pk=segment.pk).mark_pruned(timezone.now())
-    return Entry.objects.filter(segment=segment.number).remove_pruned()
+    Segment.objects.filter(pk=segment.pk).update(pruned_at=timezone.now(), leaves="")
+    return Entry.objects.filter(segment=segment.number).delete()[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,9 @@ def _kind_of(value: Any) -> str:
     return "number" if _is_number(value) else "string" if isinstance(value, str) else "other"
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    return _kind_of(value) == _kind_of(other) and bool(value == other)
-
-
-def _is_among(value: Any, listed: Iterable[Any]) -> bool:
-    return any(_is_same(value, other) for other in listed)
+def _typed(value: Any) -> tuple[str, Any]:
+    """For comparisons, as Python takes 1 for true."""
+    return _kind_of(value), value
 
 
 def _is_odd(value: Any, listed: Iterable[Any]) -> bool:
@@ -57,10 +54,10 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "at_least": lambda value, bound: not _is_number(value) or value >= bound,
     "under": lambda value, bound: not _is_number(value) or value < bound,
     "at_most": lambda value, bound: not _is_number(value) or value <= bound,
-    "equal_to": lambda value, other: _is_odd(value, [other]) or _is_same(value, other),
-    "other_than": lambda value, other: not _is_same(value, other),
-    "one_of": lambda value, listed: _is_odd(value, listed) or _is_among(value, listed),
-    "none_of": lambda value, listed: not _is_among(value, listed),
+    "equal_to": lambda value, other: _is_odd(value, [other]) or _typed(value) == _typed(other),
+    "other_than": lambda value, other: _typed(value) != _typed(other),
+    "one_of": lambda value, listed: _is_odd(value, listed) or _typed(value) in map(_typed, listed),
+    "none_of": lambda value, listed: _typed(value) not in map(_typed, listed),
 }
 OF_NUMBERS = ("over", "at_least", "under", "at_most")
 OF_LISTS = ("one_of", "none_of")

@@ -205,10 +205,16 @@ def _required(part: Schema) -> list[Any]:
 
 def _misfit(root: Schema, inner: Any, value: Any) -> str:
     """Why the argument cannot have the value; empty if it can."""
+    problems = find_part_problems(root, inner, value)
+    return "; ".join(f"{one.path} {one.message}".strip() for one in problems)
+
+
+def find_part_problems(root: Schema, inner: Any, value: Any) -> list[ArgumentProblem]:
+    """The errors in the value of one part of a schema, with paths within the value."""
     alone = {keyword: root[keyword] for keyword in root if keyword not in ABOUT_THE_WHOLE}
     alone["properties"] = _properties(root) | {"value": inner}
     if find_schema_problem(alone):
         # A reference into the omitted keywords: each call is checked with the whole schema anyway.
-        return ""
+        return []
     problems = find_argument_problems(alone, {"value": value})
-    return "; ".join(f"{one.path.removeprefix('/value')} {one.message}".strip() for one in problems)
+    return [ArgumentProblem(one.path.removeprefix("/value"), one.message) for one in problems]

@@ -112,9 +112,9 @@ def _kind_of(change: HistoryEntry) -> Kind:
 
 
 def _digest_of(change: HistoryEntry) -> str:
-    """Covers the whole change, with its values, but not its proof, which older ones lack."""
+    """Covers the whole change, with its values, but not its proof and batch, which older ones lack."""
     whole = {field.attname: getattr(change, field.attname) for field in change._meta.concrete_fields}
-    del whole["proof"]
+    del whole["proof"], whole["batch"]
     whole["at"] = as_text(change.at)
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

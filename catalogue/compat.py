@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.admin import ModelAdmin
+from django.contrib.messages.storage.base import Message
 from django.core.cache.backends.dummy import DummyCache
 from django.http import HttpRequest, HttpResponseBase
 from unfold import sites
@@ -24,3 +26,10 @@ def search_without_cache() -> None:
     deleted was. It has no setting for that, and Django's cache also serves others."""
     assert sites.cache is not None
     sites.cache = DummyCache("searches", {})
+
+
+def last_message(request: HttpRequest) -> Message | None:
+    """The newest of the messages that this request adds for the next page; iterating over them would take
+    them away."""
+    added: list[Message] = messages.get_messages(request)._queued_messages  # type: ignore[union-attr]
+    return added[-1] if added else None

@@ -219,7 +219,7 @@ def _features() -> dict[str, dict[str, dict[str, Any]]]:
 def describe_feature(feature: ServerFeature) -> dict[str, Any]:
     """Returns nothing without a curator's decision: some servers list different features each time."""
     described = {"enabled": feature.enabled} | FEATURE.decided(feature)
-    is_new = feature.enabled == features.is_enabled_when_new(feature.source)
+    is_new = feature.enabled == features.is_enabled_when_new(feature.source, feature.definition)
     return {} if is_new and not described.keys() - {"enabled", "served_as"} else described
 
 

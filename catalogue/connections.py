@@ -4,8 +4,8 @@ loop, replaced when settings change, closed when unused for long."""
 import asyncio
 import atexit
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
@@ -91,11 +91,11 @@ class Bounds:
 
 def settings_of(kind: str) -> dict[str, Setting]:
     """Returns them in the order of the Config. Raises Misconfigured for a kind without a usable connector."""
-    return _read_settings(connector_class(kind).Config)
+    return read_settings(connector_class(kind).Config)
 
 
 @cache
-def _read_settings(config: type[BaseModel]) -> dict[str, Setting]:
+def read_settings(config: type[BaseModel]) -> dict[str, Setting]:
     read = {}
     for name, info in config.model_fields.items():
         plain = plain_type(info.annotation)
@@ -105,7 +105,7 @@ def _read_settings(config: type[BaseModel]) -> dict[str, Setting]:
         read[name] = Setting(
             name=name,
             title=info.title or name.replace("_", " ").capitalize(),
-            help=info.description or "",
+            help=" ".join((info.description or "").split()),
             type=plain,
             optional=NoneType in get_args(info.annotation),
             required=info.is_required(),
@@ -191,52 +191,34 @@ def summary_of(connector: type[Connector]) -> str:
     return " ".join(paragraph.split())
 
 
-class Listening:
-    """Listens to one source's engine until `end`. Create it on an event loop."""
-
-    def __init__(self, source: Source, connector: Connector, *, release: Callable[[], None]) -> None:
-        """`release` is called once the source is disabled, changed or deleted."""
-        self._source_id, self._source_name = source.pk, source.name
-        self._fingerprint = source.settings_fingerprint
-        self._release = release
-        self._changed = asyncio.Event()
-        connector.on_listing_changed(self._changed.set)
-        self._task = create_detached_task(self._listen())
-
-    def end(self) -> None:
-        self._task.cancel()
-
-    async def _listen(self) -> None:
-        enabled = Source.objects.filter(pk=self._source_id, enabled=True)
-        outage = DatabaseOutage("Listening to changes of an engine's listing", source=self._source_name)
-        while True:
-            is_notified = await self._is_notified()
-            try:
-                if is_notified:
-                    await run_in_database(make_due_after_change, self._source_id)
-                else:
-                    source = await run_in_database(enabled.first)
-                    if source is None or source.settings_fingerprint != self._fingerprint:
-                        self._release()
-                        return
-            except (DatabaseError, InterfaceError) as error:
-                outage.note(error)
-                if is_notified:
-                    self._changed.set()
-            else:
-                outage.end()
-            if is_notified:
-                await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _is_notified(self) -> bool:
-        """False after a while without a notification."""
-        try:
+async def _listen(source_id: int, name: str, fingerprint: str, notified: asyncio.Event) -> None:
+    """Make the source due after each notification. Returns once it is disabled, changed or deleted."""
+    outage = DatabaseOutage("Listening to changes of an engine's listing", source=name)
+    while True:
+        with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        self._changed.clear()
+                await notified.wait()
+        is_notified = notified.is_set()
+        notified.clear()
+        try:
+            if not await run_in_database(_look_after, source_id, fingerprint, is_notified):
+                return
+        except (DatabaseError, InterfaceError) as error:
+            outage.note(error)
+            if is_notified:
+                notified.set()
+        else:
+            outage.end()
+        if is_notified:
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _look_after(source_id: int, fingerprint: str, is_notified: bool) -> bool:
+    if is_notified:
+        make_due_after_change(source_id)
         return True
+    source = Source.objects.filter(pk=source_id, enabled=True).first()
+    return source is not None and source.settings_fingerprint == fingerprint
 
 
 def make_due_after_change(source_id: int) -> bool:
@@ -255,31 +237,28 @@ def make_due_after_change(source_id: int) -> bool:
     return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Shared:
     fingerprint: str
     connector: Connector
     users: int = 0
     used_at: float = 0.0  # By the loop's clock
     retired: bool = False
-    listening: Listening | None = None
-    waiting: asyncio.TimerHandle | None = None  # Until it has been unused for long
+    watching: asyncio.Task[None] | None = None  # Until it is of no more use
 
-    def close_if_unused(self, *, release: Callable[[], None]) -> None:
-        """Call `release` once nobody has used it for `UNUSED_SECONDS`."""
+    async def be_unused(self) -> None:
+        """Returns once nobody has used it for `UNUSED_SECONDS`."""
         loop = asyncio.get_running_loop()
-        ends_at = (loop.time() if self.users else self.used_at) + UNUSED_SECONDS
-        if ends_at > loop.time():
-            self.waiting = loop.call_at(ends_at, partial(self.close_if_unused, release=release))
-        else:
-            release()
+        while True:
+            ends_at = (loop.time() if self.users else self.used_at) + UNUSED_SECONDS
+            if ends_at <= loop.time():
+                return
+            await asyncio.sleep(ends_at - loop.time())
 
     def end(self) -> None:
         """No more listening or waiting."""
-        if self.listening is not None:
-            self.listening.end()
-        if self.waiting is not None:
-            self.waiting.cancel()
+        if self.watching is not None:
+            self.watching.cancel()
 
     def retire(self) -> None:
         """Accept no new users, and close once the present ones are done."""
@@ -436,18 +415,24 @@ def _share(source: Source) -> _Shared:
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
-    release = partial(_release, loop_connectors, fresh, source.pk)
+    fresh.used_at, last = asyncio.get_running_loop().time(), fresh.be_unused
     if fresh.connector.capabilities.reports_listing_changes:
-        fresh.listening = Listening(source, fresh.connector, release=release)
-    else:
-        fresh.used_at = asyncio.get_running_loop().time()
-        fresh.close_if_unused(release=release)
+        notified = asyncio.Event()
+        fresh.connector.on_listing_changed(notified.set)
+        last = partial(_listen, source.pk, source.name, source.settings_fingerprint, notified)
+    fresh.watching = create_detached_task(_retire_after(last, loop_connectors, fresh, source.pk))
     if known is not None:
         known.retire()
     return fresh
 
 
-def _release(loop_connectors: dict[int, _Shared], shared: _Shared, source_id: int) -> None:
+async def _retire_after(
+    last: Callable[[], Coroutine[Any, Any, None]],
+    loop_connectors: dict[int, _Shared],
+    shared: _Shared,
+    source_id: int,
+) -> None:
+    await last()
     if loop_connectors.get(source_id) is shared:
         del loop_connectors[source_id]
         shared.retire()

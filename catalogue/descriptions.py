@@ -1,11 +1,13 @@
 """Descriptions of workflows for agents, shared by every door, and their cost in tokens."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from threading import Lock
 from typing import Any
+
+from cachetools import TTLCache, cached
 
 from access.callers import Bounds
 from catalogue.exposure import ExposedCatalogue
@@ -48,38 +50,24 @@ def _reason(source: Source) -> str:
     return f"The last listing failed ({source.health_error})."
 
 
-class OutageCache:
-    def __init__(self) -> None:
-        self._outages: Outages = ()
-        self._asked_at: float | None = None
-
-    def fresh(self) -> Outages | None:
-        """Does not use the database; None if it must be queried."""
-        asked_at = self._asked_at
-        is_fresh = asked_at is not None and time.monotonic() - asked_at < MAX_AGE_SECONDS
-        return self._outages if is_fresh else None
-
-    def current(self) -> Outages:
-        if (known := self.fresh()) is not None:
-            return known
-        asked_at = time.monotonic()
-        unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
-        out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-        self._outages = tuple(
-            Outage(one.name, one.failing_since, _reason(one), one.last_refreshed_at is not None)
-            for one in out
-        )
-        self._asked_at = asked_at
-        return self._outages
-
-    def forget(self) -> None:
-        self._asked_at = None
+_recent: TTLCache[str, Outages] = TTLCache(1, MAX_AGE_SECONDS)
+_lock = Lock()
+forget_outages = _recent.clear
 
 
-_outages = OutageCache()
-fresh_outages = _outages.fresh
-current_outages = _outages.current
-forget_outages = _outages.forget
+def fresh_outages() -> Outages | None:
+    """Does not use the database; None if it must be queried."""
+    with _lock:
+        return _recent.get("outages")
+
+
+@cached(_recent, key=lambda: "outages", lock=_lock)
+def current_outages() -> Outages:
+    unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+    out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+    return tuple(
+        Outage(one.name, one.failing_since, _reason(one), one.last_refreshed_at is not None) for one in out
+    )
 
 
 class Mode(StrEnum):

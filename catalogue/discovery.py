@@ -261,17 +261,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     if hidden := source.workflows.filter(enabled=True).exclude(missing_since=None).count():
         what_is = counted(hidden, "enabled workflow is", "enabled workflows are")
         message += f" Warning: {what_is} no longer listed."
-    now = timezone.now()
-    interval = source.effective_refresh_interval
-    _leased(source).update(
-        health_state=Source.HealthState.OK,
-        health_message=message,
-        health_error=None,
-        failing_since=None,
-        failures=0,
-        last_refreshed_at=now,
-        next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
-    )
+    _write_health(source, Source.HealthState.OK, message, wait=source.effective_refresh_interval)
     log = logger.bind(source=source.name)
     # Repeated at each listing, the same lines would hide new ones.
     succeeded = run.source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.SUCCEEDED).exclude(pk=run.pk)
@@ -305,41 +295,46 @@ def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) 
     )
     DiscoveryRun.objects.filter(pk__in=list(same.values_list("pk", flat=True)[:1])).update(changes={})
     run.finish(outcome=DiscoveryRun.Outcome.HELD, error=str(error))
-    now = timezone.now()
-    interval = source.effective_refresh_interval
-    _leased(source).update(
-        health_state=Source.HealthState.HELD,
-        health_message=str(error),
-        health_error="held",
-        failing_since=Coalesce("failing_since", now),
-        failures=0,
-        next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
-    )
+    state, wait = Source.HealthState.HELD, source.effective_refresh_interval
+    _write_health(source, state, str(error), wait=wait, error="held")
     logger.bind(source=source.name).warning("Discovery: {}", error)
 
 
 def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) -> None:
     run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=error.message)
-    now = timezone.now()
-    wait = _retry_wait(source, error)
-    _leased(source).update(
-        health_state=Source.HealthState.FAILING,
-        health_message=error.message,
-        health_error=error_name(error),
-        failing_since=Coalesce("failing_since", now),
-        failures=F("failures") + 1,
-        next_refresh_at=_unless_moved(source, now + timedelta(seconds=wait) if wait else None),
-    )
+    state, wait = Source.HealthState.FAILING, _retry_wait(source, error)
+    name, more = error_name(error), F("failures") + 1
+    _write_health(source, state, error.message, wait=wait, error=name, failures=more)
     when = f"in {wait:.0f} s" if wait else "by hand"
     log = logger.bind(source=source.name, error=type(error).__name__)
     log.warning("Discovery failed, the last good list stays; next try {}: {}", when, error.message)
 
 
-def _unless_moved(source: Source, planned: datetime | None) -> Case:
-    """A refresh requested during the listing stays due."""
+def _write_health(
+    source: Source,
+    state: Source.HealthState,
+    message: str,
+    *,
+    wait: float,
+    error: str | None = None,
+    failures: Any = 0,
+) -> None:
+    """`wait`: seconds until the next listing; 0: none. A refresh requested during the listing stays due."""
+    now = timezone.now()
+    planned = Value(
+        now + timedelta(seconds=wait) if wait else None,
+        output_field=Source._meta.get_field("next_refresh_at"),
+    )
     as_found = Q(next_refresh_at=source.next_refresh_at)
-    field = Source._meta.get_field("next_refresh_at")
-    return Case(When(as_found, then=Value(planned, output_field=field)), default=F("next_refresh_at"))
+    _leased(source).update(
+        health_state=state,
+        health_message=message,
+        health_error=error,
+        failures=failures,
+        failing_since=Coalesce("failing_since", now) if error else None,
+        last_refreshed_at=F("last_refreshed_at") if error else now,
+        next_refresh_at=Case(When(as_found, then=planned), default=F("next_refresh_at")),
+    )
 
 
 def _retry_wait(source: Source, error: ConnectorError) -> float:

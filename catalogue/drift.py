@@ -12,7 +12,9 @@ from typing import Any, Literal
 from catalogue.naming import listed
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.served_schemas import TYPES
+from connectors.definitions import META, METADATA_KEY, presentation_of
 from connectors.formats.json import as_object
+from connectors.formats.mcp_apps import audiences_of
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
@@ -188,7 +190,8 @@ def _of_hints(accepted: Layer, offered: Layer) -> Iterator[Difference]:
 
 def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -> Iterator[Difference]:
     """Connectors start workflows by it: an address, a queue, the code that runs. Agents do not see it."""
-    old, new = accepted["metadata"], offered["metadata"]
+    old, new = (_metadata_without_presentation(layer) for layer in (accepted, offered))
+    yield from _of_presentation(presentation_of(accepted["metadata"]), presentation_of(offered["metadata"]))
     for name in old | new:
         if old.get(name) == new.get(name) and (name in old) == (name in new):
             continue
@@ -201,6 +204,22 @@ def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -
             new=new.get(name),
             harmless=harmless,
         )
+
+
+def _metadata_without_presentation(layer: Layer) -> dict[str, Any]:
+    metadata: dict[str, Any] = layer["metadata"]
+    if not presentation_of(metadata):
+        return metadata
+    needed = {name: value for name, value in metadata[METADATA_KEY].items() if name != META}
+    return metadata | {METADATA_KEY: needed}
+
+
+def _of_presentation(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
+    """Clients get it; a tool that it hides from models must not come to light unnoticed."""
+    if old != new:
+        harmless = not new and "model" in audiences_of(old)
+        text = f"{_changed(old, new)} presentation `_meta`"
+        yield Difference(field="metadata", text=text, old=old or None, new=new or None, harmless=harmless)
 
 
 def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> Iterator[Difference]:
@@ -420,9 +439,7 @@ def _is_above(value: Any, other: Any, sign: int) -> bool:
 
 
 def _types(value: Any) -> set[str]:
-    if isinstance(value, list):
-        return {one for one in value if isinstance(one, str)}
-    return {value} if isinstance(value, str) else set()
+    return {value} if isinstance(value, str) else _names(value)
 
 
 def _quoted(values: list[Any]) -> str:
@@ -489,7 +506,8 @@ READ_BY_AGENTS = (
 def warning_of(layer: Layer) -> str:
     """Excerpts of all that agents can read, which may be instructions to them; empty if there are none. An
     address alone, such as a schema's dialect, is none."""
-    texts = dict.fromkeys(texts_in([layer.get(name) for name in READ_BY_AGENTS]))
+    shown = [*(layer.get(name) for name in READ_BY_AGENTS), presentation_of(layer.get("metadata") or {})]
+    texts = dict.fromkeys(texts_in(shown))
     addresses = {f"\u201c{text}\u201d" for text in texts if text.startswith(("http://", "https://"))}
     found = [excerpt for excerpt in find_suspicious(list(texts)) if excerpt not in addresses]
     return ", ".join(found[:MAX_NAMED])

@@ -6,15 +6,17 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db import DatabaseError, InterfaceError
+from django.db.models import QuerySet
 from django.utils.text import capfirst
+from django.utils.translation import gettext
 from loguru import logger
 
 from access.callers import Bounds, Person
@@ -32,6 +34,7 @@ from catalogue.models import (
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
+from connectors.formats.mcp_apps import app_address
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -41,7 +44,7 @@ Rule = TypeVar("Rule", bound=ChoosingRule)
 
 FILTERED_FIELDS = (
     *("source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override"),
-    *("enabled", "missing_since"),
+    *("enabled", "only_in_toolsets", "missing_since"),
 )
 """What filters and rules read of a workflow."""
 VALUE_OF: dict[str, Callable[[Workflow], str]] = {
@@ -98,6 +101,7 @@ class ExposedToolset:
     toolset: Toolset
     exposed: Workflows = field(repr=False)
     picked: Collection[int] = field(default=(), repr=False)
+    derived: dict[str, Any] = field(default_factory=dict, repr=False)  # What other rooms keep with it
 
     @cached_property
     def chooses(self) -> Callable[[Workflow], bool]:
@@ -151,21 +155,38 @@ class Reservations:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ExposedCatalogue:
     revision: int
-    workflows: Workflows
+    workflows: Workflows  # All that are exposed
+    outside: Workflows  # Those that are also served outside of toolsets
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
-    """By key, also those that filters hide."""
+    """By key, in the order of their names, also those that filters hide."""
     features: Sequence[ServerFeature] = field(default=(), repr=False, compare=False)
     """Exposed prompts, resources and templates of MCP servers, sorted by what they are served as."""
+    apps: Mapping[tuple[int, str], ServerFeature] = field(default_factory=dict, repr=False, compare=False)
+    """Those features that are apps, by source and the server's own address."""
     reservations: Reservations = field(default_factory=Reservations, repr=False, compare=False)
     reserved: Mapping[str, ExposedToolset] = field(default_factory=dict, repr=False, compare=False)
     """Reserved toolsets by slug, also disabled ones."""
+    with_app_tools: "ExposedCatalogue | None" = field(default=None, repr=False, compare=False)
     _views: dict[tuple[str | None, Exclusions], Workflows] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @property
+    def for_cards(self) -> "ExposedCatalogue":
+        """Returns what clients that show apps may call: also tools that are only for apps."""
+        return self.with_app_tools or self
+
+    def find_for_app(self, bounds: Bounds, upstream_id: str) -> Workflow | None:
+        """Returns the tool that an app calls by its server's own name; None unless it is the only one among
+        the servers with an enabled app."""
+        with_apps = {source for source, _ in self.apps}
+        seen = self.for_cards.seen_within(bounds).values() if with_apps else ()
+        found = [one for one in seen if one.upstream_id == upstream_id and one.source_id in with_apps]
+        return found[0] if len(found) == 1 else None
 
     def seen_within(self, bounds: Bounds) -> Workflows:
         """Returns what a caller sees and runs. Empty for an unknown toolset, or one reserved for others."""
@@ -174,7 +195,7 @@ class ExposedCatalogue:
     def visible_workflows(self, exclusions: Exclusions, slug: str | None) -> Workflows:
         if slug is not None and (slug not in self.toolsets or slug in exclusions.toolsets):
             return NOTHING
-        whole = self.workflows if slug is None else self.toolsets[slug].workflows
+        whole = self.outside if slug is None else self.toolsets[slug].workflows
         if not exclusions:
             return whole
         if (known := self._views.get((slug, exclusions))) is None:
@@ -275,8 +296,22 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     revision = Revision.current()
     runnable, chain = _read_runnable({} if known is None else known.runnable), enabled_filters()
     # Not sorted by the database, because its order depends on the locale and cursors compare names.
-    in_order = sorted(runnable.values(), key=attrgetter("tool_name"))
-    shown = _by_name(filter(chain.lets_through, in_order))
+    runnable = {row.pk: row for row in sorted(runnable.values(), key=attrgetter("tool_name"))}
+    sources = {row.source_id: row.source for row in runnable.values()}
+    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
+    sources |= Source.objects.in_bulk({feature.source_id for feature in features} - sources.keys())
+    # A source may have been deleted since the rows were read.
+    features = [feature for feature in features if feature.source_id in sources]
+    for feature in features:
+        feature.source = sources[feature.source_id]
+    apps = {(one.source_id, one.upstream_id): one for one in features if one.is_shown_app}
+    with_apps = {source for source, _ in apps}
+    shown = _by_name(
+        one
+        for one in filter(chain.lets_through, runnable.values())
+        if one.is_for_models or (one.source_id in with_apps and one.is_for_apps)
+    )
+    outside = _by_name(one for one in shown.values() if not one.only_in_toolsets)
     picked = _picked_workflows()
     toolsets = [
         ExposedToolset(toolset, shown, picked[toolset.pk])
@@ -286,25 +321,42 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     for workflow in shown.values():
         # On the workflows themselves, so that a call finds out without a query or a search.
         workflow.approving_toolsets = tuple(one.toolset for one in approving if one.chooses(workflow))
-    sources = {row.source_id: row.source for row in runnable.values()}
-    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
-    sources |= Source.objects.in_bulk({feature.source_id for feature in features} - sources.keys())
-    # A source may have been deleted since the rows were read.
-    features = [feature for feature in features if feature.source_id in sources]
-    for feature in features:
-        feature.source = sources[feature.source_id]
+        workflow.app = apps.get((workflow.source_id, app_address(workflow.presentation))) if apps else None
     reserved = {one.toolset.slug: one for one in toolsets if one.toolset.reserved_for}
-    return ExposedCatalogue(
+    whole = ExposedCatalogue(
         revision,
         shown,
+        shown if len(outside) == len(shown) else outside,
         MappingProxyType({one.toolset.slug: one for one in toolsets if one.toolset.enabled}),
         runnable,
         sorted(features, key=attrgetter("served_as")),
+        apps,
         Reservations(
             sources={key: source.admitted for key, source in sources.items() if source.reserved_for},
             toolsets={slug: one.toolset.admitted for slug, one in reserved.items()},
         ),
         reserved,
+    )
+    return whole if all(one.is_for_models for one in shown.values()) else _without_app_tools(whole)
+
+
+def _without_app_tools(whole: ExposedCatalogue) -> ExposedCatalogue:
+    shown, outside = (
+        _by_name(one for one in workflows.values() if one.is_for_models)
+        for workflows in (whole.workflows, whole.outside)
+    )
+    toolsets, reserved = (
+        {slug: ExposedToolset(one.toolset, shown, one.picked) for slug, one in entries.items()}
+        for entries in (whole.toolsets, whole.reserved)
+    )
+    return replace(
+        whole,
+        workflows=shown,
+        outside=outside,
+        toolsets=MappingProxyType(toolsets),
+        reserved=reserved,
+        with_app_tools=whole,
+        _views={},
     )
 
 
@@ -381,16 +433,26 @@ def _picked_workflows() -> dict[int, set[int]]:
 
 class Visibility(StrEnum):
     EXPOSED = "exposed"
+    IN_TOOLSETS = "exposed only in toolsets"
     SOURCE_OFF = "source switched off"
     MISSING = "missing"
     DISABLED = "disabled"
-    FILTERED = "hidden by filter"
+    FOR_APPS = "only for apps"
+    FILTERED = "hidden by filter"  # Exposure rules were called filters; REST keeps the value
+
+    @property
+    def words(self) -> str:
+        return gettext("hidden by an exposure rule") if self is self.FILTERED else gettext(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     visibility: Visibility
     deciding_filter: WorkflowFilter | None = None  # None: no filter matched, or none was reached
+
+    @property
+    def is_exposed(self) -> bool:
+        return self.visibility in (Visibility.EXPOSED, Visibility.IN_TOOLSETS)
 
 
 def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
@@ -400,16 +462,25 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
         return Explanation(Visibility.MISSING)
     if not workflow.enabled:
         return Explanation(Visibility.DISABLED)
-    shown = chain.lets_through(workflow)
-    return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
+    visibility = Visibility.FILTERED
+    if chain.lets_through(workflow):
+        visibility = Visibility.IN_TOOLSETS if workflow.only_in_toolsets else Visibility.EXPOSED
+        visibility = visibility if workflow.is_for_models else Visibility.FOR_APPS
+    return Explanation(visibility, chain.deciding_filter(workflow))
 
 
-def _light_workflows() -> Iterator[Workflow]:
-    sources = Source.objects.only("name", "enabled").in_bulk()
-    for workflow in Workflow.objects.order_by().only(*FILTERED_FIELDS):
+def _light_workflows(rows: QuerySet[Workflow] | None = None) -> Iterator[Workflow]:
+    sources = Source.objects.only("name", "enabled", "kind", "config").in_bulk()
+    with_apps = [key for key, source in sources.items() if source.shows_apps]
+    of_apps = Workflow.objects.filter(source__in=with_apps).values_list("pk", "metadata")
+    metadata = dict(of_apps) if with_apps else {}
+    rows = Workflow.objects.all() if rows is None else rows
+    for workflow in rows.order_by().only(*FILTERED_FIELDS):
         # The source may have been added after the query above.
         if (source := sources.get(workflow.source_id)) is not None:
             workflow.source = source
+            if workflow.pk in metadata:  # It says which are only for apps
+                workflow.metadata = metadata[workflow.pk]
             yield workflow
 
 
@@ -417,14 +488,20 @@ def count_switched(keys: Collection[int], *, enabled: bool) -> int:
     """Counts those of the workflows that agents would newly see if all were enabled, or no longer see if
     none were."""
     chain, chosen = enabled_filters(), frozenset(keys)
-    return sum(
-        one.pk in chosen
+    switched = [
+        one
+        for one in _light_workflows()
+        if one.pk in chosen
         and one.enabled != enabled
         and one.source.enabled
         and one.missing_since is None
         and chain.lets_through(one)
-        for one in _light_workflows()
-    )
+    ]
+    if not any(one.only_in_toolsets for one in switched):
+        return len(switched)
+    on = Toolset.objects.filter(enabled=True).values_list("slug", flat=True)
+    in_toolsets = set().union(*(members_of_toolsets()[slug] for slug in on))
+    return sum(one.pk in in_toolsets or not one.only_in_toolsets for one in switched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,16 +512,16 @@ class FilterPreview:
     hidden: list[str] = field(default_factory=list)
 
 
-def _ready_workflows() -> list[Workflow]:
-    ready = (
-        one for one in _light_workflows() if one.missing_since is None and one.enabled and one.source.enabled
-    )
-    return sorted(ready, key=attrgetter("tool_name"))
+def exposed_tools() -> dict[int, str]:
+    """The names by key of what agents see by the rows of this transaction."""
+    chain = enabled_filters()
+    exposed = (one for one in _light_workflows() if explain_exposure(one, chain).is_exposed)
+    return {one.pk: one.tool_name for one in sorted(exposed, key=attrgetter("tool_name"))}
 
 
 def preview_filters(rules: Iterable[WorkflowFilter]) -> FilterPreview:
     chain, preview = FilterChain(rules), FilterPreview()
-    for workflow in _ready_workflows():
+    for workflow in confirmed_catalogue().runnable.values():
         (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
     return preview
 
@@ -455,7 +532,7 @@ def effect_of_replacing(
     """Returns what agents would newly see, and no longer see, with the proposed filters."""
     in_order = sorted(proposed, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
     now, then, effect = FilterChain(stored), FilterChain(in_order), FilterPreview()
-    for workflow in _ready_workflows():
+    for workflow in confirmed_catalogue().runnable.values():
         if (is_shown := then.lets_through(workflow)) != now.lets_through(workflow):
             (effect.shown if is_shown else effect.hidden).append(workflow.tool_name)
     return effect
@@ -463,12 +540,11 @@ def effect_of_replacing(
 
 def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
     """Names of the matching tools: enabled workflows of enabled sources, and the others."""
-    (_, matches), enabled, others = _compiled(rule), list[str](), list[str]()
-    for workflow in _light_workflows():
-        if workflow.missing_since is None and matches(workflow):
-            is_ready = workflow.enabled and workflow.source.enabled
-            (enabled if is_ready else others).append(workflow.tool_name)
-    return sorted(enabled), sorted(others)
+    _, matches = _compiled(rule)
+    off = Workflow.objects.present().exclude(enabled=True, source__enabled=True)
+    enabled = filter(matches, confirmed_catalogue().runnable.values())
+    others = filter(matches, _light_workflows(off))
+    return [one.tool_name for one in enabled], sorted(one.tool_name for one in others)
 
 
 class CatalogueCache:

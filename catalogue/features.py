@@ -1,19 +1,22 @@
 """Prompts, resources and templates of MCP servers: reconciling and curating them."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from catalogue.database import in_batches
-from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
-from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
+from catalogue.models import AppPage, DiscoveryRun, Revision, ServerFeature, Source, Workflow
+from catalogue.models.server_feature import OWN_CARD, OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
 from catalogue.presentation import read_icons
 from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition
+from connectors.formats.mcp_apps import SCHEME
 
 Key = tuple[str, str]  # Kind and the server's name or address
 UNREVIEWED = ("icons", "size")  # No text that agents read, and a size changes often
@@ -62,11 +65,12 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
                     upstream_id=definition.id,
                     served_as=_make_name(definition, current, taken[definition.kind], spaces),
                     definition=said,
-                    enabled=is_enabled_when_new(current),
+                    enabled=is_enabled_when_new(current, said),
                 )
             )
         elif _update(feature, said, current, run):
             changed.append(feature)
+    _keep_pages(current, listing)
     gone = [feature for feature in known.values() if feature.missing_since is None]
     for feature in gone:
         feature.missing_since = now
@@ -85,9 +89,30 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     return f" Prompts and resources listed: {len(listing.definitions):,}{f' ({told})' if told else ''}."
 
 
+def _keep_pages(source: Source, listing: FeatureListing) -> None:
+    """Stores the HTML of apps, and deletes what is neither served nor offered."""
+    pages = {_sha256(one.html): one.html for one in listing.definitions.values() if one.html}
+    known = set(source.app_pages.values_list("sha256", flat=True))
+    new = [AppPage(source=source, sha256=key, html=pages[key]) for key in pages.keys() - known]
+    AppPage.objects.bulk_create(new, batch_size=10)
+    if known - pages.keys():
+        used = {
+            str((definition or {}).get("html_sha256", ""))
+            for pair in source.features.values_list("definition", "offered")
+            for definition in pair
+        }
+        source.app_pages.filter(sha256__in=known - pages.keys() - used).delete()
+
+
+def _sha256(html: str) -> str:
+    return hashlib.sha256(html.encode()).hexdigest()
+
+
 def words_of(definition: FeatureDefinition) -> dict[str, Any]:
-    """The stored form of a definition."""
+    """The stored form of a definition: of an app's HTML, its hash."""
     icons, _ = read_icons(definition.icons)
+    if definition.html:
+        definition = definition.model_copy(update={"html_sha256": _sha256(definition.html)})
     described = definition.model_dump(mode="json", exclude={"kind", "id", "icons"}, exclude_defaults=True)
     return described | ({"icons": icons} if icons else {})
 
@@ -128,8 +153,9 @@ def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: D
     return was != [getattr(feature, name) for name in DEFINED]
 
 
-def is_enabled_when_new(source: Source) -> bool:
-    return source.new_workflows == Source.NewWorkflows.EXPOSED
+def is_enabled_when_new(source: Source, definition: Mapping[str, Any]) -> bool:
+    """An app is code that runs in clients, so a curator reads it first."""
+    return source.new_workflows == Source.NewWorkflows.EXPOSED and "html_sha256" not in definition
 
 
 def _taken_names(own: Source) -> tuple[dict[FeatureKind, set[str]], tuple[str, ...]]:
@@ -152,9 +178,16 @@ def _make_name(
         made = make_tool_name(
             name=made, upstream_id=made, source_name=source.name, taken=taken, without_name="prompt"
         )
+    elif definition.html:
+        rest, number = definition.id.removeprefix(SCHEME), 1
+        made = f"{SCHEME}{source.name}/{rest}"
+        while made in taken or made == OWN_CARD:
+            number += 1
+            made = f"{SCHEME}{source.name}/{number}/{rest}"
     else:
         is_of_another = definition.kind is FeatureKind.RESOURCE and made.startswith(spaces)
-        if made in taken or scheme_of(made) in OWN_SCHEMES or is_of_another:
+        is_ours = scheme_of(made) in OWN_SCHEMES or made == OWN_CARD
+        if made in taken or is_ours or is_of_another:
             made = prefix_of(source) + made
     taken.add(made)
     return made
@@ -162,11 +195,46 @@ def _make_name(
 
 def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The definition as labels and values, for a curator."""
-    described = [("Title", definition.get("title", "")), ("Description", definition.get("description", ""))]
+    described = [
+        (gettext("Title"), definition.get("title", "")),
+        (gettext("Description"), definition.get("description", "")),
+    ]
     if feature.kind == FeatureKind.PROMPT.value:
+        required = gettext("required")
         lines = [
-            f"{one['name']}{' (required)' if one.get('required') else ''}: {one.get('description', '')}"
+            f"{one['name']}{f' ({required})' if one.get('required') else ''}: {one.get('description', '')}"
             for one in definition.get("arguments", [])
         ]
-        return [*described, ("Arguments", "\n".join(lines))]
-    return [("Name", definition.get("name", "")), *described, ("MIME type", definition.get("mime_type", ""))]
+        return [*described, (gettext("Arguments"), "\n".join(lines))]
+    return [
+        (gettext("Name"), definition.get("name", "")),
+        *described,
+        (gettext("MIME type"), definition.get("mime_type", "")),
+        *(_describe_app(definition) if feature.is_app else ()),
+    ]
+
+
+def _describe_app(definition: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the app's frame may do in clients, in words."""
+    ui = definition.get("ui", {})
+    nothing = gettext("nothing")
+    origins = {name: "\n".join(listed) for name, listed in ui.get("csp", {}).items()}
+    permitted = {
+        "camera": gettext("the camera"),
+        "microphone": gettext("the microphone"),
+        "geolocation": gettext("the place where the person is"),
+        "clipboardWrite": gettext("the clipboard, to write to it"),
+    }
+    used = [words for name, words in permitted.items() if name in ui.get("permissions", {})]
+    return [
+        (gettext("Sends data to"), origins.get("connectDomains", nothing)),
+        (
+            gettext("Loads scripts, styles, images and fonts from"),
+            origins.get("resourceDomains", nothing),
+        ),
+        (gettext("Shows pages of"), origins.get("frameDomains", nothing)),
+        (gettext("Resolves addresses against"), origins.get("baseUriDomains", nothing)),
+        (gettext("Asks to use"), ", ".join(used) or nothing),
+        (gettext("Own domain"), ui.get("domain", "")),
+        (gettext("SHA-256 of its HTML"), definition.get("html_sha256", "")),
+    ]

@@ -1,13 +1,17 @@
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from django.apps import apps
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import translation
 
 from catalogue.models import Exposing, HistoryEntry, Recorded, Revision
 
@@ -41,6 +45,26 @@ def actor_of(request: "HttpRequest | Request") -> Actor:
 
 def command(name: str) -> Actor:
     return Actor(key="command", name=f"manage.py {name}", door=HistoryEntry.Door.COMMAND)
+
+
+class Batch:
+    """What one action changed; `size` also counts entries of transactions that were rolled back."""
+
+    def __init__(self) -> None:
+        self.key, self.size = uuid4(), 0
+
+
+_batch: ContextVar[Batch | None] = ContextVar("batch", default=None)
+
+
+@contextmanager
+def one_batch() -> Iterator[Batch]:
+    """All that is recorded in this block belongs together. Elsewhere, what one call records does."""
+    token = _batch.set(batch := Batch())
+    try:
+        yield batch
+    finally:
+        _batch.reset(token)
 
 
 def remember_relations(obj: models.Model) -> None:
@@ -106,7 +130,12 @@ def record_values(
     seen_by_agents = {id(row) for row, _, values in entries if values and isinstance(row, Exposing)}
     revision = Revision.current() if seen_by_agents else None
     added = {id(row) for row, _, _ in entries if isinstance(row, Recorded) and row.as_read is None}
+    batch = _batch.get() or (Batch() if len(entries) > 1 else None)
+    if batch is not None:
+        batch.size += len(entries)
     kinds = HistoryEntry.Kind
+    with translation.override(None):  # In English, whatever the language of the page
+        names = [str(row)[:MAX_NAME] for row, _, _ in entries]
     HistoryEntry.objects.bulk_create(
         [
             HistoryEntry(
@@ -115,14 +144,15 @@ def record_values(
                 door=actor.door,
                 model=HistoryEntry.label_of(type(row)),
                 object_id=str(row.pk),
-                object_name=str(row)[:MAX_NAME],
+                object_name=name,
                 kind=kinds.DELETED if are_deleted else kinds.ADDED if id(row) in added else kinds.CHANGED,
                 message=message,
                 changes=values,
                 revision=revision if id(row) in seen_by_agents else None,
                 reverts=reverts,
+                batch=None if batch is None else batch.key,
             )
-            for row, message, values in entries
+            for name, (row, message, values) in zip(names, entries, strict=True)
         ],
         batch_size=BATCH,
     )

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from catalogue.exposure import FilterChain, Visibility, explain_exposure
+from catalogue.exposure import FilterChain, explain_exposure
 from catalogue.models import Workflow, WorkflowFilter
 from connectors.http_tools.tool import (
     SETTINGS,
@@ -68,8 +68,8 @@ def authentication_of(config: dict[str, Any]) -> Authentication:
 
 def why_hidden(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> str:
     """Empty for a workflow that agents see."""
-    visibility = explain_exposure(workflow, chain).visibility
-    return "" if visibility is Visibility.EXPOSED else visibility.value
+    explanation = explain_exposure(workflow, chain)
+    return "" if explanation.is_exposed else explanation.visibility.value
 
 
 class StoredTool(ToolConfig):

@@ -4,6 +4,7 @@ The rows have a time, by which an index sorts them, and a key that distinguishes
 """
 
 import base64
+import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,8 @@ from django.core.exceptions import ValidationError
 from django.core.paginator import Page as DjangoPage
 from django.core.paginator import Paginator
 from django.db import connection
-from django.db.models import Func, Model, Q, QuerySet
+from django.db.models import F, Func, Model, Q, QuerySet, Value
+from django.db.models.expressions import OrderBy
 from django.db.models.lookups import In
 from django.utils.functional import cached_property
 
@@ -25,6 +27,7 @@ MAX_FOUND = 1_000
 MIN_KEYS = 10  # For fewer keys SQLite 3.46 reads all rows and sorts them, instead of following an index
 MAX_SEARCH = 1_000  # Characters
 MAX_WORDS = 20
+MAX_KEY_DIGITS = 18
 MAX_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
 RowT = TypeVar("RowT", bound=Model)
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
@@ -117,6 +120,23 @@ def with_keys(rows: RowsT, keys: Collection[Any]) -> RowsT:
     return chosen.filter(pk__in=keys)
 
 
+class _Listed(Func):
+    """The numbers of a list, which is one parameter. Databases limit the number of parameters, and Django
+    takes as long for one as for a row."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="(SELECT value FROM json_each(%(expressions)s))")
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(SELECT value::bigint FROM json_array_elements_text((%(expressions)s)::json))"
+        return self.as_sql(compiler, connection, template=template)
+
+
+def among(keys: Iterable[int]) -> Q:
+    """The condition for rows with these keys, which may be as many as there are rows."""
+    return Q(pk__in=_Listed(Value(json.dumps(list(keys)))))
+
+
 def _rows_of(rows: QuerySet[RowT], keys: Collection[Any]) -> list[RowT]:
     """Reads the rows in the order of the keys, with the joins of `rows`."""
     by_key = {row.pk: row for row in with_keys(rows, keys).order_by()} if keys else {}
@@ -129,6 +149,12 @@ def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> Query
     number = COUNTED + 1 if number is None else number
     last = list(_sort_newest(rows, by)[number - 1 : number])
     return rows.filter(**{f"{by}__gte": last[0][0]}) if last else rows
+
+
+def read_key(text: object) -> int | None:
+    """The number of a row as an address has it; None if it is none. Databases refuse larger numbers."""
+    digits = str(text)
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= MAX_KEY_DIGITS else None
 
 
 def search_problem(text: str) -> str:
@@ -230,3 +256,25 @@ def _read_cursor(model: type[Model], cursor: str) -> tuple[datetime, Any]:
         return begins, model._meta.pk.to_python(key)
     except (ValueError, ValidationError):
         raise UnknownCursor from None
+
+
+def find_neighbours(rows: QuerySet[Any], key: Any, *, among: QuerySet[Any]) -> tuple[Any, Any]:
+    """Returns the keys of the rows before and after the one with this key, None at the ends. It is one of
+    `among`, and need not be one of `rows`: an edit may have moved it out of a filter. The columns by which
+    `rows` are sorted are not nullable."""
+    order: list[OrderBy] = []
+    for one in rows.query.order_by:
+        expression: Any = F(one.lstrip("-")) if isinstance(one, str) else one
+        is_sorted = isinstance(expression, OrderBy)
+        order.append(expression if is_sorted else OrderBy(expression, descending=str(one).startswith("-")))
+    places = {f"place_{number}": one.expression for number, one in enumerate(order)}
+    own = among.filter(pk=key).order_by().annotate(**places).values(*places).first()
+    if own is None:
+        return None, None
+    before, after, same = Q(), Q(), Q()
+    for name, one in zip(places, order, strict=True):
+        less, more = same & Q(**{f"{name}__lt": own[name]}), same & Q(**{f"{name}__gt": own[name]})
+        before, after = (before | more, after | less) if one.descending else (before | less, after | more)
+        same &= Q(**{name: own[name]})
+    placed = rows.alias(**places).values_list("pk", flat=True)
+    return placed.filter(before).reverse().first(), placed.filter(after).first()

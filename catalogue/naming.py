@@ -17,12 +17,15 @@ BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may ha
     "list_workflows": "List workflows",
     "get_workflow_info": "Get everything about a workflow",
     "execute_workflow": "Execute a workflow",
+    "preflight": "Check calls",
     "get_execution_status": "Get an execution's status",
     "cancel_execution": "Cancel an execution",
     "list_executions": "List your executions",
     "query_execution": "Ask a run",
     "signal_execution": "Tell a run",
     "ClearCache": "Clear the result cache",
+    "show_execution": "Show a run in its card",
+    "answer_execution": "Answer a run's questions",
 }
 
 RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})

@@ -17,6 +17,7 @@ from typing import Any
 
 from catalogue.naming import RESERVED, listed
 from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSchema, measure_demand, subschemas
+from catalogue.schemas import ArgumentProblem
 from catalogue.served_schemas import TYPES, types_of_values
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 
@@ -109,12 +110,6 @@ CLAUDE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 CUT = "x-cut"  # Marks recursion, and parts that are too large to inline
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    place: tuple[str | int, ...]
-    message: str
-
-
 @dataclass(slots=True)
 class Plan:
     """Says how to read a value written by a portable schema."""
@@ -145,7 +140,7 @@ class Plan:
         self.is_anything |= other.is_anything
         self.null_is_nothing &= other.null_is_nothing
 
-    def read(self, value: Any, place: tuple[str | int, ...], wrong: list[Unreadable]) -> Any:
+    def read(self, value: Any, place: tuple[str | int, ...], wrong: list[ArgumentProblem]) -> Any:
         if isinstance(value, str) and self.is_json:
             return self._read_json(value, place, wrong)
         if isinstance(value, dict) and self._is_object:
@@ -154,19 +149,19 @@ class Plan:
             return [self.items.read(item, (*place, number), wrong) for number, item in enumerate(value)]
         return value
 
-    def _read_json(self, text: str, place: tuple[str | int, ...], wrong: list[Unreadable]) -> Any:
+    def _read_json(self, text: str, place: tuple[str | int, ...], wrong: list[ArgumentProblem]) -> Any:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             if not self.is_text:
-                wrong.append(Unreadable(place, "this must be JSON text"))
+                wrong.append(ArgumentProblem(pointer_of(place), "this must be JSON text"))
             return text
         if self.is_text and not self.is_anything and not isinstance(value, (dict, list)):
             return text
         return value
 
     def _read_members(
-        self, value: dict[str, Any], place: tuple[str | int, ...], wrong: list[Unreadable]
+        self, value: dict[str, Any], place: tuple[str | int, ...], wrong: list[ArgumentProblem]
     ) -> dict[str, Any]:
         """Members may have their own keys too."""
         plans = dict(self.members.values())
@@ -184,7 +179,8 @@ class Plan:
             if isinstance(others, dict):
                 read = others | read
             elif not wrong:
-                wrong.append(Unreadable((*place, self.others), "this must be an object, as JSON text"))
+                there = pointer_of([*place, self.others])
+                wrong.append(ArgumentProblem(there, "this must be an object, as JSON text"))
         return read
 
     def write(self, value: Any) -> Any:
@@ -225,9 +221,9 @@ class PortableSchema:
     schema: Schema
     plan: Plan
 
-    def read(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Unreadable]]:
+    def read(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentProblem]]:
         """The arguments by the engine's names, and what cannot be read."""
-        wrong: list[Unreadable] = []
+        wrong: list[ArgumentProblem] = []
         return self.plan.read(arguments, (), wrong), wrong
 
 
@@ -385,8 +381,8 @@ class _Writer:
             written["enum"] = values
         return _with_words(written, node), Plan(is_text=kind == "string")
 
-    def _as_json(self, node: Schema, kind: str | None) -> tuple[Schema, Plan]:
-        what = {"object": "An object", "array": "A list"}.get(kind or "", "Any value")
+    def _as_json(self, node: Schema, kind: str | list[str] | None) -> tuple[Schema, Plan]:
+        what = {"object": "An object", "array": "A list"}.get(str(kind), "Any value")
         if isinstance(values := node.get("additionalProperties"), dict) and (types := _types(values)):
             what += f" with members of type {' or '.join(types)}"
         is_anything = kind not in ("object", "array")

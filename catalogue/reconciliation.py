@@ -410,11 +410,8 @@ class _Lookalikes:
         return known
 
     def add(self, workflow: Workflow) -> None:
-        texts, described = (
-            (workflow.name, workflow.upstream_title),
-            f"{workflow.tool_name} of {self._source.name}",
-        )
-        own_id = workflow.upstream_id
+        texts, own_id = (workflow.name, workflow.upstream_title), workflow.upstream_id
+        described = f"{workflow.tool_name} of {self._source.name}"
         _know(self._by_look, *texts, name=workflow.name, described=described, own_id=own_id)
 
     def find(self, workflow: Workflow) -> str:

@@ -3,7 +3,7 @@ follows each reference every time: forty short definitions that each refer twice
 busy for years. The demand of a schema therefore counts nodes as often as a validator visits them."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -284,14 +284,15 @@ SINGLE = frozenset({
     "additionalProperties", "unevaluatedProperties",
 })  # fmt: skip
 SEVERAL = frozenset({"items", "prefixItems", "allOf", "anyOf", "oneOf"})
-PARTS = SINGLE | SEVERAL | NAMED - DEFINITIONS
+NAMED_PARTS = NAMED - DEFINITIONS
+PARTS = SINGLE | SEVERAL | NAMED_PARTS
 OF_ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
 
 
-def parts_of(node: Schema) -> Iterator[tuple[str, str | int | None, Any]]:
-    """Keyword, key or number, and schema of each part, without definitions."""
+def parts_of(node: Schema, named: Set[str] = NAMED_PARTS) -> Iterator[tuple[str, str | int | None, Any]]:
+    """Keyword, key or number, and schema of each part; by default without definitions."""
     for keyword, value in node.items():
-        if isinstance(value, dict) and keyword in NAMED - DEFINITIONS:
+        if isinstance(value, dict) and keyword in named:
             yield from ((keyword, name, part) for name, part in value.items())
         elif isinstance(value, list) and keyword in SEVERAL:
             yield from ((keyword, number, part) for number, part in enumerate(value))

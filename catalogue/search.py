@@ -138,6 +138,13 @@ def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names:
         return index.rank(words, among=names)
 
 
+def find_alike(catalogue: ExposedCatalogue, workflow: Workflow, *, most: int) -> list[Workflow]:
+    """Exposed workflows that share words with the name and title of this one, the likeliest first."""
+    names = search_workflows(catalogue, f"{workflow.name} {workflow.title}")
+    found = (catalogue.workflows[name] for name in names if name in catalogue.workflows)
+    return [one for one in found if one.pk != workflow.pk][:most]
+
+
 def _without_small(words: Iterable[str]) -> Iterator[str]:
     return (word for word in words if word.strip(PUNCTUATION).casefold() not in SMALL_WORDS)
 

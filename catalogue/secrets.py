@@ -7,7 +7,6 @@ import json
 import lzma
 import os
 import stat
-import time
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -43,13 +42,13 @@ def encrypt_credentials(credentials: dict[str, str]) -> str:
     return _cipher_with(settings.SECRET_KEY).encrypt(json.dumps(credentials).encode()).decode()
 
 
-def decrypt_credentials(stored: str) -> dict[str, str]:
-    """Raises CredentialsUnreadable after a change of SECRET_KEY."""
+def decrypt_credentials(stored: str, *, kept_seconds: int | None = None) -> dict[str, str]:
+    """Raises CredentialsUnreadable after a change of SECRET_KEY, and for what is older."""
     if not stored:
         return {}
     cipher = _cipher_with(settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     try:
-        credentials: dict[str, str] = json.loads(cipher.decrypt(stored.encode()))
+        credentials: dict[str, str] = json.loads(cipher.decrypt(stored.encode(), kept_seconds))
     except InvalidToken:
         raise CredentialsUnreadable(
             "The stored credentials cannot be decrypted with the present SECRET_KEY; enter them again."
@@ -169,28 +168,26 @@ def unseal(sealed: str) -> tuple[bytes, dict[str, Any]]:
         raise PermissionDenied("This was not created by this installation.") from None
 
 
-def seal_entries(entries: dict[str, str], *, form: str) -> str:
-    """Secrets for the next version of the same form; `form` names the form and its user."""
+def seal_entries(entries: dict[str, Any], *, form: str) -> str:
+    """Secrets, as JSON values, for the next version of the same form; `form` names the form and its user."""
     if not entries:
         return ""
-    kept = {"form": form, "sealed_at": str(time.time()), "entries": json.dumps(entries)}
-    return encrypt_credentials(kept)
+    return encrypt_credentials({"form": form, "entries": json.dumps(entries)})
 
 
 class EntriesLost(Exception):
     """The sealed entries are too old, or belong to another form or user."""
 
 
-def unseal_entries(sealed: str, *, form: str) -> dict[str, str]:
+def unseal_entries(sealed: str, *, form: str) -> dict[str, Any]:
     """The arguments of `seal_entries`. Raises EntriesLost if the secrets must be entered again."""
     if not sealed:
         return {}
     try:
-        opened = decrypt_credentials(sealed)
-        is_current = time.time() - float(opened["sealed_at"]) < ENTRIES_KEPT_SECONDS
-        if opened["form"] != form or not is_current:
-            raise EntriesLost
-        entries: dict[str, str] = json.loads(opened["entries"])
-    except (CredentialsUnreadable, KeyError):
+        opened = decrypt_credentials(sealed, kept_seconds=ENTRIES_KEPT_SECONDS)
+    except CredentialsUnreadable:
         raise EntriesLost from None
+    if opened.get("form") != form:
+        raise EntriesLost
+    entries: dict[str, Any] = json.loads(opened["entries"])
     return entries

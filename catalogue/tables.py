@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import StringIO
+from itertools import chain
 from typing import Any
 
 from django.db.models import Model, QuerySet
@@ -38,6 +39,17 @@ def send_table(
     response = StreamingHttpResponse(
         _lines(rows, serializer, newest_by), content_type=f"{CSV}; charset=utf-8"
     )
+    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    return response
+
+
+def send_rows(
+    names: Iterable[str], rows: Iterable[Iterable[Any]], *, name: str, by: Actor, **filters: Any
+) -> StreamingHttpResponse:
+    """A table that is not one of a model; the rows are made while they are sent."""
+    record_export(by, name, **filters)
+    lines = (_write([row]) for row in chain([names], (map(_cell, row) for row in rows)))
+    response = StreamingHttpResponse(lines, content_type=f"{CSV}; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     return response
 

@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Json, SecretStr, Va
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from catalogue.naming import BUILT_IN_TOOLS
 from connectors.formats.lists import split_list
 from connectors.network.headers import signing_key
 from connectors.network.policy import (
@@ -101,6 +101,11 @@ def _each(check: Callable[[str], object]) -> AfterValidator:
 def _check_scheme_name(scheme: str) -> None:
     if BROWSERS_OWN.fullmatch(scheme) or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ValueError(f"{scheme!r} is not the scheme of a desktop application, such as cursor")
+
+
+def _check_built_in_tool(name: str) -> None:
+    if name not in BUILT_IN_TOOLS:
+        raise ValueError(f"{name!r} is no built-in tool; these are {', '.join(BUILT_IN_TOOLS)}")
 
 
 def _check_certificates(file: str) -> None:
@@ -583,6 +588,11 @@ class Environment(BaseSettings):
         "Tools, resources or prompts per page of MCP lists; many clients read only the first page.",
         within=(1, 100_000),
     )
+    left_out_tools: Annotated[str, _each(_check_built_in_tool)] = _variable(
+        "",
+        "Built-in tools that tools/list leaves out, comma-separated, such as preflight, because each costs "
+        "agents tokens. They can still be called.",
+    )
     list_ttl: float = _variable(
         10.0,
         "Seconds that MCP clients may cache a list; subscribers are notified of changes.",
@@ -730,21 +740,15 @@ class LiveSettings:
     _values: Mapping[str, Any] = {}
 
     def __init__(self, values: Mapping[str, Any], overrides: Any = None) -> None:
-        # Plain attributes are read faster.
-        vars(self).update((name, value) for name, value in values.items() if name not in LIVE_SETTINGS)
         self._values = values
         self.overrides = overrides  # What administrators changed; `catalogue.product_settings` provides it
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._values:
             raise AttributeError(f"There is no setting {name}.")
-        if (overrides := self.overrides) is not None:
-            # A call reads several within the time for which they are known.
-            is_known = time.monotonic() <= overrides.known_until
-            changed = overrides.known if is_known else overrides.current()
-            if name in changed:
-                return changed[name]
-        return self._values[name]
+        if name not in LIVE_SETTINGS or self.overrides is None:
+            return self._values[name]
+        return self.overrides.current().get(name, self._values[name])
 
     def given(self, name: str) -> Any:
         """Returns the environment's value."""

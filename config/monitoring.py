@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 from celery import current_app
@@ -336,13 +335,7 @@ class Observed:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), identity]
-                _counted(area, message["status"]).inc()
+                metrics.http_requests.labels(area, metrics.status_class(message["status"])).inc()
             await send(message)
 
         return self._app(scope, receive, send_with_id)
-
-
-# `labels` searches the series under a lock and checks the names each time.
-@cache
-def _counted(area: str, status: int) -> Any:
-    return metrics.http_requests.labels(area, metrics.status_class(status))

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import secrets
 import sqlite3
 import sys
@@ -12,7 +11,8 @@ from urllib.parse import quote, urlsplit
 
 import dj_database_url
 from django.templatetags.static import static
-from django.urls import reverse_lazy
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext
 from loguru import logger
 
 from config.environment import (
@@ -107,6 +107,7 @@ INSTALLED_APPS = [
     "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
+    "django.contrib.humanize",  # Its catalogues have the cases of "ago" and "in"
     "django.contrib.sessions",
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
@@ -132,12 +133,15 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "config.reader_language.ReaderLanguage",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "config.web_server.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "identity.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "catalogue.undo.OfferUndo",
+    "config.reader_zone.ReaderZone",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -275,8 +279,9 @@ AUTH_PASSWORD_VALIDATORS = [
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
-# Every text is English: looking each up in a catalogue takes a tenth of the time of a page of the admin.
-USE_I18N = False
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # Of the pages for people; CONTRIBUTING.md adds one
+LOCALE_PATHS = [BASE_DIR / "locale"]
+FORMAT_MODULE_PATH = "config.formats"
 
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
@@ -401,16 +406,6 @@ DEFAULT_FROM_EMAIL = ENVIRONMENT.email_from
 FAVICON = "config/favicon.svg"
 
 
-def _page(title: str, icon: str, app: str, model: str) -> dict[str, Any]:
-    """A line of the admin's sidebar, for users who may view the page."""
-    return {
-        "title": title,
-        "icon": icon,
-        "link": reverse_lazy(f"admin:{app}_{model}_changelist"),
-        "permission": lambda request: request.user.has_perm(f"{app}.view_{model}"),
-    }
-
-
 # What rooms add to pages of the rooms below.
 ADMIN_EXTENSIONS: dict[str, Any] = {
     "workflow_columns": [
@@ -419,26 +414,30 @@ ADMIN_EXTENSIONS: dict[str, Any] = {
         "executions.admin.usage.last_call",
         "mcp_bridge.admin.additions.tokens",
     ],
-    "workflow_orders": ["executions.admin.usage.usage_orders"],  # Expressions to sort the columns by
+    "workflow_orders": [  # Expressions to sort the columns by
+        "executions.admin.usage.usage_orders",
+        "mcp_bridge.admin.additions.token_orders",
+    ],
     # Set on all rows of a page what the columns show
     "prepare_workflows": ["executions.admin.usage.note_usage", "mcp_bridge.admin.additions.weigh"],
-    "workflow_filters": ["executions.admin.usage.UseFilter"],
-    "workflow_facts": ["executions.admin.policies.cache_fact", "mcp_bridge.admin.additions.token_cost"],
-    "workflow_links": ["executions.admin.running.link_to_run"],
-    "workflow_sections": [
-        "executions.admin.running.recent_runs",
-        "executions.admin.usage.usage_section",
-        "mcp_bridge.admin.additions.show_entry",
-    ],
+    "workflow_actions": ["mcp_bridge.admin.publishing.offer_publishing"],
+    "workflow_filters": ["executions.admin.usage.UseFacet", "executions.dashboard.WorkflowsOfInbox"],
+    "source_filters": ["executions.dashboard.SourcesOfInbox"],
+    "workflow_facts": ["identity.admin.reach.callers_fact", "executions.admin.policies.cache_fact"],
+    "workflow_links": ["executions.admin.running.link_to_run", "identity.admin.tokens.link_to_callers"],
+    "workflow_sections": ["executions.admin.usage.usage_section"],
+    "workflow_runs": ["executions.admin.running.recent_runs"],
+    "tool_entries": ["mcp_bridge.admin.additions.tool_entry"],  # How agents see a workflow
     "source_facts": [
         "executions.admin.executions.engine_runs_fact",
         "executions.admin.executions.webhook_fact",
     ],
+    "candidate_facts": ["executions.admin.usage.recent_callers"],  # In the queue of curation
     "source_losses": ["executions.admin.executions.executions_consequence"],  # Before a deletion
     "cards": {"orchestration.view_workflowrequest": "orchestration.admin.requests_card"},
-    "needs": {
-        "mcp_bridge.view_accesstoken": "identity.admin.tokens.token_needs",
-        "catalogue.view_toolset": "mcp_bridge.admin.toolsets.needs_smaller_lists",
+    "inbox": {
+        "mcp_bridge.view_accesstoken": "identity.admin.tokens.token_rows",
+        "catalogue.view_toolset": "mcp_bridge.admin.toolsets.toolset_rows",
     },
     "first_steps": ["identity.admin.tokens.make_a_token"],
     "addresses": ["identity.tokens.resource_url"],  # Where clients connect
@@ -447,17 +446,22 @@ ADMIN_EXTENSIONS: dict[str, Any] = {
 UNFOLD = {
     "SITE_TITLE": "Workflow Catalogue",
     "SITE_HEADER": "Workflow Catalogue",
-    "SITE_SUBHEADER": f"version {VERSION}",
+    "SITE_SUBHEADER": lambda request: gettext("version {version}, times in {zone}").format(
+        version=VERSION, zone=get_current_timezone_name()
+    ),
     "SITE_SYMBOL": "account_tree",
     "SITE_URL": None,
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": STATIC_URL + FAVICON}],
     "COMMAND": {"search_callback": "catalogue.admin.site.search_everything"},
     "ACCOUNT": {"navigation": "identity.second_factor.account_links"},
     "SHOW_HISTORY": True,
+    "SHOW_LANGUAGES": True,
     "SHOW_VIEW_ON_SITE": False,
     "SCRIPTS": [
         lambda request: static("catalogue/admin/confirm.js"),
         lambda request: static("catalogue/admin/keyboard.js"),
+        lambda request: static("catalogue/admin/palette.js"),
+        lambda request: static("catalogue/admin/zone.js"),
     ],
     "DASHBOARD_CALLBACK": "executions.dashboard.add_dashboard",
     "COLORS": {
@@ -478,76 +482,8 @@ UNFOLD = {
     "SIDEBAR": {
         "show_search": True,
         "command_search": True,
-        "navigation": [
-            {
-                "title": "Catalogue",
-                "items": [
-                    {"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")},
-                    _page("Sources", "hub", "catalogue", "source"),
-                    _page("Workflows", "account_tree", "catalogue", "workflow"),
-                    _page("Changes to review", "rate_review", "catalogue", "review")
-                    | {"permission": lambda request: request.user.has_perm("catalogue.view_workflow")},
-                    _page("Prompts and resources", "description", "catalogue", "serverfeature"),
-                    _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
-                    _page("Toolsets", "widgets", "catalogue", "toolset"),
-                    _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),
-                    _page("History", "history", "catalogue", "historyentry"),
-                    _page("Settings", "tune", "catalogue", "productsettings")
-                    | {"active": lambda request: re.search(r"/productsettings/(?!as-code/)", request.path)},
-                    {
-                        "title": "Configuration as code",
-                        "icon": "data_object",
-                        "link": reverse_lazy("admin:catalogue_productsettings_as_code"),
-                        "permission": lambda request: request.user.has_perm("catalogue.view_source"),
-                    },
-                ],
-            },
-            {
-                "title": "Executions",
-                "items": [
-                    # The next address begins with this one.
-                    _page("Executions", "play_circle", "executions", "execution")
-                    | {"active": lambda request: re.search(r"/execution/(?!usage/)", request.path)},
-                    _page("Usage", "monitoring", "executions", "execution")
-                    | {
-                        "link": reverse_lazy("admin:executions_usage"),
-                        "active": lambda request: "/execution/usage/" in request.path,
-                    },
-                    _page("Approvals", "approval", "executions", "approval")
-                    | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
-                    _page("Approved for a period", "more_time", "executions", "standingapproval")
-                    | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
-                    _page("Result cache", "bolt", "executions", "cachepolicy"),
-                    # The next address begins with this one.
-                    _page("Natural-language requests", "chat", "orchestration", "workflowrequest")
-                    | {"active": lambda request: re.search(r"/workflowrequest/(?!try/)", request.path)},
-                    {
-                        "title": "Try a request",
-                        "icon": "maps_ugc",
-                        "link": reverse_lazy("admin:orchestration_workflowrequest_try_it"),
-                        "permission": lambda request: request.user.has_perm(
-                            "orchestration.add_workflowrequest"
-                        ),
-                    },
-                    _page("Retention", "auto_delete", "executions", "retention"),
-                ],
-            },
-            {
-                "title": "Access",
-                "items": [
-                    _page("Tokens", "key", "mcp_bridge", "accesstoken"),
-                    _page("Allowed applications", "apps", "mcp_bridge", "allowedapplication"),
-                    {
-                        "title": "My applications",
-                        "icon": "verified_user",
-                        "link": reverse_lazy("oauth2_provider:applications"),
-                    },
-                    _page("Audit", "policy", "audit", "entry"),
-                    {"title": "REST API", "icon": "api", "link": reverse_lazy("api-docs")},
-                    _page("Users", "person", "auth", "user"),
-                    _page("Groups", "group", "auth", "group"),
-                ],
-            },
-        ],
+        "navigation": "config.menu.navigation",
     },
+    "TABS": "config.menu.tabs",
+    "GLOBAL_CALLBACK": "config.menu.add_place",
 }

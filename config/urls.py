@@ -4,6 +4,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
+from django.views.i18n import set_language
 from rest_framework.routers import SimpleRouter
 
 from catalogue.rest.configuration import ConfigurationViewSet, SettingsViewSet
@@ -50,16 +51,22 @@ api.register("server-features", ServerFeatureViewSet, "server-feature")
 api.register("filters", FilterViewSet, "filter")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
+api.register("executions", ExecutionViewSet, "execution")
+api.register("tokens", TokenViewSet, "token")
+api.register("statistics", StatisticsViewSet, "statistics")
+api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
+api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("history", HistoryViewSet, "history")
 api.register("audit", AuditViewSet, "audit")
-api.register("executions", ExecutionViewSet, "execution")
 api.register("approvals", ApprovalViewSet, "approval")
 api.register("standing-approvals", StandingApprovalViewSet, "standing-approval")
-api.register("statistics", StatisticsViewSet, "statistics")
-api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("catalogue", ConfigurationViewSet, "catalogue")
-api.register("tokens", TokenViewSet, "token")
-api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
+
+collections = {
+    prefix: f"{name}-list"
+    for prefix, view, name in api.registry
+    if hasattr(view, "list") and "(" not in prefix
+}
 
 # Not at Django's setup: commands and workers start half a second earlier without the admin's pages.
 admin.autodiscover()
@@ -71,6 +78,7 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/second-factor/", SecondFactorPage.as_view(), name="second-factor"),
     path("admin/logout/", log_out),
+    path("admin/language/", set_language, name="set_language"),
     path("admin/", admin.site.urls),
     path("", include("identity.consent")),
     path("login/company/", BeginLogin.as_view(), name="company-login"),
@@ -88,7 +96,11 @@ urlpatterns = [
         SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
         name="settings",
     ),
-    re_path(r"^api/?$", ApiRoot.as_view(), name="api-root"),
+    re_path(
+        r"^api/?$",
+        ApiRoot.as_view(routes=collections | {"settings": "settings", "schema": "api-schema"}),
+        name="api-root",
+    ),
     path("api/", include(api.urls)),
     re_path(r"^(?:api|tools|workflow)(/|$)", NoSuchEndpoint.as_view()),
 ]

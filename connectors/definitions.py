@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from connectors.formats.json import TooDeep, as_object, is_number
+from connectors.formats.mcp_apps import read_app_meta
 
 LINES = str.maketrans("", "", "\n\t")
 MAX_SECONDS = 2_592_000
@@ -26,8 +27,10 @@ OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if v
 LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OUTPUT_SCHEMA = "output_schema"  # Metadata key for the schema of a result that MCP does not promise
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
+METADATA_KEY, META = "mcp", "meta"  # Metadata of an MCP server's tool; in it, what is kept of its `_meta`
 TOO_DEEP = "nested too deep to be read"
 MAX_ADDRESS_LENGTH = 500
+MAX_HTML_LENGTH = 2_000_000
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
 UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
 SKIPPED = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # By browsers, in addresses
@@ -190,6 +193,16 @@ class FeatureDefinition(BaseModel):
     """Unchecked; neither they nor the size make it unusable."""
     size: OptionalSize = None
     """Of a resource, in bytes."""
+    html: str = Field(default="", max_length=MAX_HTML_LENGTH, exclude=True)
+    """Of an app: a resource that clients show in a frame."""
+    html_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    ui: Annotated[dict[str, Any], BeforeValidator(read_app_meta)] = Field(default_factory=dict)
+    """Of an app: csp, permissions, prefersBorder and domain."""
+
+
+def presentation_of(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is kept of the `_meta` of an MCP server's tool, which tells clients how to show it."""
+    return as_object(as_object(metadata.get(METADATA_KEY)).get(META))
 
 
 def runs_as_script(uri: str) -> bool:

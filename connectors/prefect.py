@@ -32,8 +32,10 @@ from connectors.formats.json import (
     read_percent,
     read_time,
     read_uuid,
+    write_arguments,
+    write_json,
 )
-from connectors.network.client import EngineClient
+from connectors.network.client import EngineClient, fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error
 from connectors.protocol import (
@@ -41,6 +43,7 @@ from connectors.protocol import (
     Capabilities,
     Health,
     ListedRun,
+    Question,
     ReportProgress,
     RunFilter,
     RunPage,
@@ -54,6 +57,7 @@ from connectors.protocol import (
     read_offset,
     with_result,
 )
+from connectors.questions import read_question
 from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
@@ -149,7 +153,7 @@ class PrefectConnector:
             config,
             base_url=config.base_url,
             headers={"authorization": authorization} if authorization else {},
-            secrets=[key, auth, auth.partition(":")[2], basic],
+            secrets=[auth.partition(":")[2]],
         )
         self._only_tagged = {"tags": {"any_": config.include_tags}} if config.include_tags else {}
 
@@ -163,6 +167,7 @@ class PrefectConnector:
             can_cancel=True,
             can_find_runs=True,
             can_list_runs=True,
+            asks_people=True,
             min_poll_seconds=self._config.min_poll_seconds,
         )
 
@@ -221,6 +226,8 @@ class PrefectConnector:
         seen = snapshot_of(flow_run)
         if seen.state is not RunState.RUNNING:
             return await self._ended(run.run_id, flow_run, seen, until)
+        if type_of(flow_run) == "PAUSED":
+            return replace(seen, questions=await self._questions(run.run_id, flow_run))
         return await self._under_way(run.run_id, seen) if type_of(flow_run) == "RUNNING" else seen
 
     async def cancel(self, run: RunRef) -> None:
@@ -242,6 +249,30 @@ class PrefectConnector:
             case "REJECT" | "ABORT":
                 raise Rejected(f"Prefect refused to cancel the run: {reason}")
         raise InvalidAnswer("Prefect's answer does not say whether it cancels the run.")
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        """Reads the state first: the request names no pause, so it would resume a later one as well."""
+        path = f"/flow_runs/{_id(run.run_id, 'flow run')}"
+        flow_run = _object(await self._ask("GET", path))
+        if type_of(flow_run) != "PAUSED" or question_id != _state(flow_run).get("id"):
+            raise NotFound("The flow run is no longer in this pause: it was resumed, or the pause has ended.")
+        # JSON as text is the one form of which Prefect evaluates nothing, neither templates nor variables.
+        wanted = {"run_input": {MARK: "json", "value": write_arguments(content)}} if content else {}
+        # Not by `_ask`: an answer that is sent again could reach the next pause.
+        answer = await self._client.request_json("POST", f"{path}/resume", body=wanted, repeatable=False)
+        status, reason = as_object(answer).get("status"), as_object(as_object(answer).get("details"))
+        words = shorten_error(printable(str(reason.get("reason") or "Prefect gave no reason.")))
+        match status:
+            case "ACCEPT":
+                return
+            # A refused answer leaves the run in its pause.
+            case "REJECT" if as_object(answer.get("state")).get("type", "PAUSED") == "PAUSED":
+                raise Rejected(f"Prefect refused the answer: {words}")
+            case "REJECT" | "ABORT":
+                raise NotFound(f"Prefect does not resume the flow run: {words}")
+            case "WAIT":
+                raise Unreachable(f"Prefect cannot resume the flow run at the moment: {words}")
+        raise OutcomeUnknown("Prefect's answer does not say whether it resumes the run.")
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
@@ -285,6 +316,27 @@ class PrefectConnector:
         newest = next(filter(None, (first_line(message_in(entry)) for entry in logs)), "")
         percent = read_percent(artifact.get("data")) if artifact else None
         return replace(seen, progress=percent, progress_message=newest)
+
+    async def _questions(self, run_id: str, flow_run: dict[str, Any]) -> list[Question]:
+        """A pause for input asks once its schema is there, which the flow writes just after the pause."""
+        state = _state(flow_run)
+        details = as_object(state.get("state_details"))
+        keys, schema, words = as_object(details.get("run_input_keyset")), None, None
+        if keys:
+            schema = _cleaned(await self._input(run_id, keys.get("schema")))
+            words = await self._input(run_id, keys.get("description"))
+        if keys and schema is None:
+            return []
+        message, until = words or message_of(flow_run), details.get("pause_timeout")
+        return [read_question(id=state.get("id"), message=message, schema=schema, until=until)]
+
+    async def _input(self, run_id: str, key: Any) -> Any:
+        """None if the flow has not written it."""
+        try:
+            path = fill_path("/flow_runs/{run_id}/input/{key}", run_id=run_id, key=str(key))
+            return await self._ask("GET", path)
+        except NotFound:
+            return None
 
     async def _ended(
         self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot, until: float
@@ -424,16 +476,7 @@ def _read_started(answer: Any) -> Started | None:
 
 def is_evaluated(value: Any) -> bool:
     """Returns True if Prefect would evaluate the value or one nested in it."""
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case dict() as found if MARK in found:
-                return True
-            case dict() as found:
-                waiting.extend(found.values())
-            case list() as found:
-                waiting.extend(found)
-    return False
+    return f'"{MARK}":' in write_json(value)  # In a text, the quotes are escaped
 
 
 def read_deployment(
@@ -611,7 +654,7 @@ def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
             return "A worker is preparing the run."
         case "PAUSED":
             words = first_line(message_of(flow_run))
-            return f"Paused in Prefect until it is resumed there{f': {words}' if words else '.'}"
+            return f"Paused in Prefect until it is resumed{f': {words}' if words else '.'}"
         case "CANCELLING":
             return "Prefect is cancelling the run."
     return ""

@@ -59,6 +59,8 @@ class Capabilities:
     """`start` takes `caller`, and may ask it for input; needs `cancellable_start`."""
     has_features: bool = False
     """The engine is an MCP server, which may have prompts and resources."""
+    asks_people: bool = False
+    """A run may wait for a person: `poll` reports the questions, and `answer` answers one."""
 
     def __post_init__(self) -> None:
         # A later poll would be taken for the plan of a clock that is ahead.
@@ -104,6 +106,32 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What a run waits for: a person's answer."""
+
+    id: str
+    """At the engine; another id is another question."""
+    message: str
+    """May be empty."""
+    schema: dict[str, Any]
+    """JSON Schema of the answer, an object; without properties, consent is enough."""
+    url: str = ""
+    """Where the engine itself asks people, if it does; dropped unless http or https."""
+    until: datetime | None = None
+    """When the engine stops asking."""
+
+    def __post_init__(self) -> None:
+        if not self.id or {type(self.id), type(self.message)} != {str}:
+            raise TypeError(f"a question needs an id and a message, not {self.id!r} and {self.message!r}")
+        if not isinstance(self.schema, dict):
+            raise TypeError(f"the schema of an answer must be a dict, not {type(self.schema).__name__}")
+        if self.until is not None and self.until.utcoffset() is None:
+            raise ValueError(f"until must have a time zone, unlike {self.until.isoformat()}")
+        if not self.url.startswith(("http://", "https://")):
+            object.__setattr__(self, "url", "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSnapshot:
     """A run's state at one moment."""
 
@@ -128,6 +156,9 @@ class RunSnapshot:
     progress: float | None = None
     """Percent, kept between 0 and 100; None: unknown."""
     progress_message: str = ""
+    questions: Sequence[Question] | None = ()
+    """Of a running run: all that it waits for people to answer, also in what `wait` returns. A question that
+    is missing counts as answered; None: what it asks is unknown at present."""
     created_at: datetime | None = None
     started_at: datetime | None = None
     updated_at: datetime | None = None
@@ -392,6 +423,12 @@ class Connector(Protocol):
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         """Send a signal to a running run. Raises OutcomeUnknown whenever it may have been delivered."""
         raise Unsupported("This engine's runs accept no signals.")
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        """Answers a question of a run; `content` fits its schema. Raises NotFound if the engine does not, or
+        no longer, ask it, Rejected with the engine's reason if it refuses the answer and still asks,
+        OutcomeUnknown whenever the answer may have arrived, and Unreachable if it surely did not."""
+        raise Unsupported("This engine's runs ask no questions.")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         """The engine's runs by any client, the latest first. Raises Rejected for a bad filter."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Annotated, Any, ClassVar, Literal
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from loguru import logger
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
@@ -32,14 +32,15 @@ from connectors.formats.json import (
     read_time,
     read_uuid,
 )
-from connectors.network.client import Answer, EngineClient, encode_body, fill_path
+from connectors.network.client import EngineClient, encode_body, fill_path
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
+from connectors.network.redaction import first_line, printable, shorten, shorten_error
 from connectors.protocol import (
     DETAILS_SECONDS,
     Capabilities,
     Health,
     ListedRun,
+    Question,
     ReportProgress,
     RunFilter,
     RunPage,
@@ -53,6 +54,7 @@ from connectors.protocol import (
     read_offset,
     with_result,
 )
+from connectors.questions import digest_of, read_told
 from connectors.settings import SourceConfig, hint
 
 SERVICE, OBJECT, WORKFLOW = "Service", "VirtualObject", "Workflow"
@@ -61,7 +63,11 @@ DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([a-zµ]+)")
 """A part of a duration in Restate, such as "1h 30m"."""
 SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 0.0, "µs": 0.0, "ns": 0.0}
 MIN_RETENTION_SECONDS = 600.0  # The time in which a start without an answer is looked up
-LABEL = "workflow-catalogue"  # In the metadata of a workflow's shared handler: "query" or "signal"
+LABEL = "workflow-catalogue"
+"""In the metadata of a workflow's shared handler: "query", "signal", or "answer", which takes answers."""
+ANSWER = "answer"
+QUESTION = "question"
+"""The state in which a workflow with such a handler keeps what it asks."""
 Takes = Literal["nothing", "fields", "value"]
 """No body; a body with the arguments as fields; the argument `input` as the body."""
 
@@ -103,6 +109,8 @@ def _read_handler(
             "required": ["key", *(required if isinstance(required, list) else [])],
         }
     shared = _shared_handlers(service) if kind == WORKFLOW else []
+    answering = [one["name"] for one in shared if _label(one) == ANSWER]
+    shared = [one for one in shared if _label(one) != ANSWER]
     retention = _retention_seconds(service, handler)
     texts = (handler.get("documentation"), service.get("documentation"))
     documented = (text for text in texts if isinstance(text, str) and text.strip())
@@ -118,6 +126,7 @@ def _read_handler(
             "type": kind,
             "takes": takes,
             "shared": {str(one["name"]): _arguments(one)[0] for one in shared},
+            **({"answering": answering[0]} if answering else {}),
             "labels": as_object(service.get("metadata")) | as_object(handler.get("metadata")),
             **({"remembered_seconds": retention} if isfinite(retention) else {}),
         },
@@ -190,10 +199,14 @@ def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _label(handler: dict[str, Any]) -> Any:
+    return as_object(handler.get("metadata")).get(LABEL)
+
+
 def _is_query(handler: dict[str, Any]) -> bool:
     """Decides by its metadata; else a handler with an output but no input is a query. Restate does not mark
     read-only handlers, so the others are signals, which are sent once and require the right to change."""
-    if (said := as_object(handler.get("metadata")).get(LABEL)) in ("query", "signal"):
+    if (said := _label(handler)) in ("query", "signal"):
         return bool(said == "query")
     return _arguments(handler)[0] == "nothing" and handler.get("output_description") != "none"
 
@@ -252,6 +265,7 @@ COLUMNS = (
 )
 WHEREABOUTS = "select target_service_key, status, completion_result, completion_failure from sys_invocation"
 EVENTS = "select event_json from sys_journal_events"
+STATE = "select value_utf8 from state"
 CANCELLED = ("[409] cancelled", "[409] canceled", "[409] killed")
 """Restate has no state for a cancelled invocation: it fails with these words."""
 IS_CANCELLED = f"lower(completion_failure) in ({', '.join(repr(words) for words in CANCELLED)})"
@@ -429,13 +443,9 @@ class RestateConnector:
         self._admin = self._client(config.admin_url, config.admin_token or config.token)
 
     def _client(self, url: str, token: SecretStr) -> EngineClient:
-        config, secret = self._config, token.get_secret_value()
-        return EngineClient.of(
-            config,
-            base_url=url,
-            headers={"authorization": f"Bearer {secret}"} if secret else {},
-            secrets=[config.token.get_secret_value(), config.admin_token.get_secret_value()],
-        )
+        secret = token.get_secret_value()
+        headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        return EngineClient.of(self._config, base_url=url, headers=headers)
 
     def __repr__(self) -> str:
         return f"RestateConnector({self._config.ingress_url}, {self._config.admin_url})"
@@ -449,6 +459,7 @@ class RestateConnector:
             can_wait=True,
             can_query=True,
             can_signal=True,
+            asks_people=True,
             can_list_runs=True,
             differ_by_workflow=True,
             terminates_after_seconds=self._config.cancel_grace_seconds or None,
@@ -465,6 +476,7 @@ class RestateConnector:
             idempotent_start=is_number(remembered) and remembered >= (workflow.timeout_seconds or 0.0),
             can_query=is_workflow,
             can_signal=is_workflow,
+            asks_people="answering" in workflow.metadata,
         )
 
     async def check(self) -> Health:
@@ -526,8 +538,40 @@ class RestateConnector:
         if seen.state is RunState.COMPLETED:
             return await with_result(seen, self._output(run.run_id), until=until)
         if row.get("status") == "paused":
-            return replace(seen, progress_message=await self._why_paused(row))
+            seen = replace(seen, progress_message=await self._why_paused(row))
+        if seen.state is RunState.RUNNING and "answering" in run.workflow.metadata:
+            return replace(seen, questions=await self._questions(run.workflow, row))
         return seen
+
+    async def _questions(self, workflow: WorkflowRef, row: dict[str, Any]) -> list[Question]:
+        """Reads the workflow's state: a handler would leave one more invocation with each poll, which stays
+        for as long as its service is down."""
+        service, key = workflow.id.partition("/")[0], _key_in(row)
+        rows = await self._rows(
+            f"{STATE} where service_name = {quoted(service)} and service_key = {quoted(key)} "
+            f"and key = {quoted(QUESTION)}"
+        )
+        told = rows[0].get("value_utf8") if rows else None
+        try:
+            return read_told(parse_json(told.encode("utf-8", "replace")) if isinstance(told, str) else None)
+        except UnreadableJSON as error:
+            raise InvalidAnswer(f"The workflow's state {QUESTION!r} is not JSON: {error}") from None
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        handler = run.workflow.metadata.get("answering")
+        if not isinstance(handler, str):
+            raise Unsupported(f"No handler of this workflow takes answers: none has the label {LABEL}.")
+        row = await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
+        if state_of(row) is not RunState.RUNNING:
+            raise NotFound("The run has ended, so it asks nothing any more.")
+        if question_id not in {question.id for question in await self._questions(run.workflow, row)}:
+            raise NotFound("The run does not ask this any more.")
+        service = run.workflow.id.partition("/")[0]
+        path = fill_path("/{service}/{key}/{handler}", service=service, key=_key_in(row), handler=handler)
+        headers, sent = encode_body({"id": question_id, "answer": content}, None)
+        # One answer is taken once; another answer has its own key, so that it is not refused like the first.
+        headers["idempotency-key"] = str(uuid5(run.key, f"{question_id} {digest_of(content)}"))
+        await self._ask("POST", path, content=sent, headers=headers, repeatable=False)
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         path = fill_path("/restate/invocation/{id}/attach", id=checked_id(run.run_id))
@@ -622,9 +666,7 @@ class RestateConnector:
         repeatable: bool,
     ) -> Any:
         """The answer of a workflow's shared handler."""
-        key = row.get("target_service_key")
-        if not isinstance(key, str) or not key:
-            raise InvalidAnswer("Restate does not say which workflow the invocation belongs to.")
+        key = _key_in(row)
         shared = as_object(workflow.metadata.get("shared"))
         if name not in shared:
             raise NotFound(f"{workflow.name} has no shared handler {name[:100]!r}.")
@@ -634,48 +676,37 @@ class RestateConnector:
         return await self._ask("POST", path, content=content, headers=headers, repeatable=repeatable)
 
     async def _ask(self, method: str, path: str, *, repeatable: bool, **sent: Any) -> Any:
-        answer = await self._ingress.exchange(method, path, repeatable=repeatable, **sent)
-        if not 200 <= answer.status < 300:
-            raise self._refusal(answer, repeatable=repeatable)
-        try:
-            return self._value(answer)
-        except InvalidAnswer as error:
-            raise error if repeatable else OutcomeUnknown(error.message) from None
-
-    def _value(self, answer: Answer) -> Any:
         """JSON, or the text of another type."""
+        answer = await self._ingress.exchange(method, path, repeatable=repeatable, **sent)
+        # A handler can fail with any status; a header shows that the failure is the handler's.
+        if answer.refused and answer.headers.get("x-restate-error-source") == "invocation":
+            details = {"status": answer.status, "answer": answer.words()}
+            raise Rejected(f"The handler refused: {answer.words()}", details=details)
+        if answer.refused:
+            raise answer.refusal()
         if "x-restate-id" not in answer.headers:
             # A proxy's page, such as a login, must not be taken for a result.
-            raise InvalidAnswer("The answer has no invocation id, so it is not from Restate.")
-        if not answer.body:
+            raise answer.unusable("the answer has no invocation id, so it is not from Restate.")
+        content = answer.content
+        if not content:
             return None
         media_type = str(answer.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if media_type.endswith("json"):
             try:
-                return self._ingress.redactor.answer(parse_json(answer.body), answer.body)
+                return self._ingress.redactor.answer(parse_json(content), content)
             except UnreadableJSON as error:
-                raise InvalidAnswer(f"The handler's answer cannot be read. {error}") from None
+                raise answer.not_json(error) from None
         try:
-            return self._ingress.redactor.text(answer.body.decode())
+            return self._ingress.redactor.text(content.decode())
         except UnicodeDecodeError:
-            return f"{len(answer.body):,} bytes of {media_type or 'no type'}, which are not text."
+            return f"{len(content):,} bytes of {media_type or 'no type'}, which are not text."
 
-    def _refusal(self, answer: Answer, *, repeatable: bool) -> ConnectorError:
-        """A handler can fail with any status; a header shows that the failure is the handler's."""
-        words = shorten(words_of(answer.body, self._ingress.redactor), 500)
-        message = f"Restate answered {answer.status}" + (f": {words}" if words else ".")
-        details = {"status": answer.status, "answer": words}
-        if answer.headers.get("x-restate-error-source") == "invocation":
-            return Rejected(f"The handler refused: {words}", details=details)
-        if answer.status in (401, 403):
-            return Rejected(message, details=details, needs_operator=True)
-        if answer.status == 404:
-            return NotFound(message, details=details)
-        if answer.status == 429:
-            return Unreachable(message, details=details)
-        if 400 <= answer.status < 500 and answer.status != 408:
-            return Rejected(message, details=details)
-        return (Unreachable if repeatable else OutcomeUnknown)(message, details=details)
+
+def _key_in(row: dict[str, Any]) -> str:
+    key = row.get("target_service_key")
+    if not isinstance(key, str) or not key:
+        raise InvalidAnswer("Restate does not say which workflow the invocation belongs to.")
+    return key
 
 
 def _id_in(row: dict[str, Any]) -> str:

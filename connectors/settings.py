@@ -1,55 +1,54 @@
 """Settings that several connectors share, and metadata of fields for forms and scripts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr
 from pydantic.fields import FieldInfo
 
 from connectors.formats.json import as_object
 from connectors.network.policy import endpoint_url, normalise_base_url
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hints:
+def _listed(values: Any) -> list[Any]:
+    return [values] if isinstance(values, str) else list(values)
+
+
+class Hints(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     address: bool = False
     """Secrets are sent to it: after a change, they must be entered again."""
     group: str = ""
     """The form's collapsed section; empty: the section that is always shown."""
     multiline: bool = False
     """For YAML, PEM and other texts or secrets of several lines."""
-    only_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    only_if: dict[str, Annotated[list[str], BeforeValidator(_listed)]] = {}
     """Fields, and the values with which this one matters."""
     file: bool = False
     """The path of a file that the connector reads when it is made: a changed file needs another connector."""
 
 
-def hint(
-    *,
-    address: bool = False,
-    group: str = "",
-    multiline: bool = False,
-    only_if: Mapping[str, str | Sequence[str]] | None = None,
-    file: bool = False,
-) -> dict[str, JsonValue]:
-    """A field's `json_schema_extra`; see `Hints`."""
-    conditions = dict(only_if or {})
-    said = Hints(address=address, group=group, multiline=multiline, only_if=_listed(conditions), file=file)
-    return {name: value for name, value in asdict(said).items() if value}
+def hint(**said: Any) -> dict[str, JsonValue]:
+    """A field's `json_schema_extra`; see `Hints`. A single value in `only_if` need not be a list."""
+    return Hints.model_validate(said).model_dump(exclude_defaults=True)
 
 
 def hints_of(info: FieldInfo) -> Hints:
     said = as_object(info.json_schema_extra)
-    known = {one.name: said[one.name] for one in fields(Hints) if said.get(one.name)}
-    return Hints(**known | {"only_if": _listed(as_object(said.get("only_if")))})
+    return Hints.model_validate({name: said[name] for name in said.keys() & Hints.model_fields.keys()})
 
 
-def _listed(conditions: dict[str, Any]) -> dict[str, list[str]]:
-    return {
-        name: [values] if isinstance(values, str) else list(values) for name, values in conditions.items()
-    }
+def names_in_braces(template: str) -> list[str]:
+    """Returns them in order. Raises ValueError for an invalid template."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError:
+        raise ValueError("has an unmatched brace") from None
+    if any(form or conversion for _, _, form, conversion in parts):
+        raise ValueError("must have only names between braces, without ':' or '!'")
+    return [name for _, name, _, _ in parts if name is not None]
 
 
 def state_of_file(path: str) -> tuple[int, ...]:

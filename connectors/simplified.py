@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from datetime import UTC, datetime
-from string import Formatter
 from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
@@ -13,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unsupported
-from connectors.formats.json import LISTING_DEPTH, as_object, is_number, read_percent
+from connectors.formats.json import LISTING_DEPTH, as_object, is_number, read_percent, read_unix_time
 from connectors.network.client import EngineClient, fill_path
 from connectors.network.headers import objection_to_name
 from connectors.network.policy import normalise_base_url
@@ -30,7 +28,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.settings import SourceConfig, hint
+from connectors.settings import SourceConfig, hint, names_in_braces
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
@@ -69,7 +67,7 @@ def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
             return path
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
             raise ValueError("must start with '/' and contain neither spaces nor characters outside ASCII")
-        found = _placeholders(path)
+        found = set(names_in_braces(path))
         if required and required not in found:
             raise ValueError(f"must contain {{{required}}}")
         if unknown := found - allowed:
@@ -77,16 +75,6 @@ def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
         return path
 
     return AfterValidator(check)
-
-
-def _placeholders(path: str) -> set[str]:
-    try:
-        found = [part for part in Formatter().parse(path) if part[1] is not None]
-    except ValueError:
-        raise ValueError("has an unmatched brace") from None
-    if any(form or conversion for _, _, form, conversion in found):
-        raise ValueError("must have only names between braces")
-    return {str(name) for _, name, _, _ in found}
 
 
 def _http_word(text: str) -> str:
@@ -230,7 +218,6 @@ class SimplifiedConnector:
             config,
             base_url=config.base_url,
             headers={"accept-language": "en"} | ({"authorization": authorization} if key else {}),
-            secrets=[key],
         )
 
     def __repr__(self) -> str:
@@ -507,22 +494,12 @@ def read_snapshot(answer: Any) -> RunSnapshot:
         error=_error_of(answer, state),
         progress=read_percent(answer.get("progress")),
         progress_message=shorten(printable(said), LINE_LIMIT) if isinstance(said, str) else "",
-        created_at=_time(answer.get("create_time")),
-        started_at=_time(answer.get("start_time")),
-        updated_at=_time(answer.get("update_time")),
-        finished_at=_time(answer.get("end_time")),
+        created_at=read_unix_time(answer.get("create_time"), per_second=1000),
+        started_at=read_unix_time(answer.get("start_time"), per_second=1000),
+        updated_at=read_unix_time(answer.get("update_time"), per_second=1000),
+        finished_at=read_unix_time(answer.get("end_time"), per_second=1000),
         raw=answer,
     )
-
-
-def _time(milliseconds: Any) -> datetime | None:
-    """A Unix time in milliseconds; None for 0 ("not yet") and anything else."""
-    if not is_number(milliseconds) or milliseconds <= 0:
-        return None
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _error_of(answer: dict[str, Any], state: RunState) -> str:

@@ -9,6 +9,8 @@ by compare-and-set, so that of concurrent ones the first to lock wins, and the o
 - approval after the expiry, before the sweep: it is refused, and the call expires immediately;
 - approval or start against a change of the workflow or of the rules: the last step before the start reads
   both anew, and takes effect only at the revision that it read (`begin_if_approved`);
+- approval against a change of the arguments: an approval is of the binding that its person has seen, so that
+  nobody approves what another has changed meanwhile;
 - a process killed in between: all or nothing is committed. Then the call is queued, and any worker starts it;
   messages only speed this up.
 """
@@ -35,10 +37,12 @@ from loguru import logger
 from access.callers import Caller
 from audit.models import Kind, record
 from catalogue.approval_rules import reason_for_approval
+from catalogue.argument_overrides import constants_of, settle_arguments
 from catalogue.database import after_commit
 from catalogue.exposure import memberships_of
 from catalogue.models import Review, Revision, Toolset, Workflow
 from catalogue.naming import counted
+from connectors.formats.json import as_object
 from executions.models import (
     Approval,
     ApprovalDecision,
@@ -77,6 +81,10 @@ class NotAllowed(NotDecided):
 
 class AlreadyDecided(NotDecided):
     pass
+
+
+class UnfitChange(NotDecided):
+    """The arguments that an approver wants are not valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +207,16 @@ def moment(time: datetime) -> str:
 
 
 def decide(
-    key: UUID | str, *, user: Any, verdict: str, words: str = "", minutes: int | None = None
+    key: UUID | str,
+    *,
+    user: Any,
+    verdict: str,
+    words: str = "",
+    minutes: int | None = None,
+    seen: str = "",
 ) -> Approval:
-    """One person's answer. `minutes`: how long identical calls need no new approval. Raises NotDecided."""
+    """One person's answer. `minutes`: how long identical calls need no new approval. `seen`: the binding that
+    the person has read; needed to approve arguments that somebody has changed. Raises NotDecided."""
     if not _is_approver(user):
         raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
     words = words.strip()
@@ -216,14 +231,97 @@ def decide(
     with transaction.atomic():
         approval, execution = _lock(key)
         if approval.is_waiting and _refresh_workflow(execution) is not None:
-            need = find_need(execution.known_workflow, execution.payload.input)
+            need = find_need(execution.known_workflow, execution.payload.sent_input)
             approval.save_proven(approvers_needed=1 if need is None else need.approvers)
-        if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
+        refusal = _why_not_now(approval, execution, user, verdict)
+        refusal = refusal or _why_not_as_changed(approval, execution, verdict, seen, minutes)
+        if refusal is None:
             _take(approval, execution, user, verdict, words, minutes)
     # After the commit, which records the end of a call that is too late.
     if refusal is not None:
         raise refusal
     return approval
+
+
+def _why_not_as_changed(
+    approval: Approval, execution: Execution, verdict: str, seen: str, minutes: int | None
+) -> NotDecided | None:
+    by = execution.payload.changed_by
+    if verdict == Verdict.REFUSE:
+        return None
+    if seen != approval.binding and (seen or by):
+        return AlreadyDecided(f"Nothing was decided: {by} has changed the arguments. Read them again.")
+    if by and minutes is not None:
+        return NotDecided("Nothing was decided: changed arguments can be approved for this call only.")
+    return None
+
+
+def change_arguments(key: UUID | str, *, user: Any, arguments: Any, seen: str) -> Approval:
+    """An approver's change of what the engine gets. Approvals that were given before no longer count.
+    `seen`: the binding that the person has read. Raises NotDecided."""
+    if not _is_approver(user):
+        raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
+    with transaction.atomic():
+        approval, execution = _lock(key)
+        refusal = _why_not_now(approval, execution, None, Verdict.APPROVE)
+        if refusal is None and not may_approve(approval, execution, user):
+            refusal = NotAllowed(OWN_CALL)
+        if refusal is None and seen != approval.binding:
+            refusal = AlreadyDecided("Nothing was changed: the arguments are others by now. Read them again.")
+        if refusal is None:
+            _change(approval, execution, user, arguments)
+    if refusal is not None:
+        raise refusal
+    return approval
+
+
+def _change(approval: Approval, execution: Execution, user: Any, arguments: Any) -> None:
+    workflow, before, name = execution.known_workflow, execution.payload.sent_input, user.get_username()
+    settled = _settle(workflow, arguments)
+    if not (changed := changed_names(before, settled)):
+        raise NotDecided("Nothing was changed: these are the arguments that it has.")
+    binding = bind(workflow, settled, execution.caller)
+    names = ", ".join(changed)
+    reset = [decision.user_name for decision in approval.decisions.all()]
+    why = f"{name} changed the arguments: {names}."
+    why += f" The approval by {', '.join(reset)} no longer counts." if reset else ""
+    if not execution.change_input(settled, why, by=name, approval_hash=binding.digest):
+        raise AlreadyDecided("It has already ended.")
+    approval.decisions.all().delete()
+    _refresh_workflow(execution)
+    need = find_need(execution.known_workflow, settled)
+    reason = approval.reason if need is None else "\n".join(need.reasons)
+    needed = 1 if need is None else need.approvers
+    approval.save_proven(binding=binding.digest, reason=reason, approvers_needed=needed)
+    who = {"actor": f"user:{user.pk}", "actor_name": name}
+    digests = {"before_sha256": _hash(before), "after_sha256": _hash(settled)}
+    _note(execution, "changed", **who, arguments=names[:MAX_MESSAGE_LENGTH], reset=reset, **digests)
+    transaction.on_commit(partial(wake, execution.pk))
+
+
+def _settle(workflow: Workflow, arguments: Any) -> dict[str, Any]:
+    if not isinstance(arguments, dict):
+        raise UnfitChange("Nothing was changed: the arguments must be a JSON object.")
+    overrides = workflow.argument_overrides
+    constants = constants_of(overrides)
+    free = {name: value for name, value in arguments.items() if constants.get(name, ...) != value}
+    try:
+        size = len(json.dumps(free, allow_nan=False))
+    except ValueError:
+        raise UnfitChange("Nothing was changed: JSON has no infinite numbers and no NaN.") from None
+    if size > (limit := settings.CATALOGUE.max_payload_bytes):
+        raise UnfitChange(f"Nothing was changed: {size:,} bytes exceed the limit of {limit:,}.")
+    settled = settle_arguments(workflow.input_schema, overrides, free)
+    if settled.problems:
+        raise UnfitChange(f"Nothing was changed: {'; '.join(map(str, settled.problems))}.")
+    return settled.arguments
+
+
+def changed_names(before: Any, after: Any) -> list[str]:
+    """The arguments that differ."""
+    # By what is sent: for Python, 1 and True are equal.
+    old, new = ({name: _hash(value) for name, value in as_object(one).items()} for one in (before, after))
+    return [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
 
 
 def _lock(key: Any) -> tuple[Approval, Execution]:
@@ -243,11 +341,11 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
         _expire(approval, execution)
         return AlreadyDecided(approval.outcome)
     if verdict == Verdict.APPROVE:
-        if not may_approve(approval, execution, user):
+        if user is not None and not may_approve(approval, execution, user):
             return NotAllowed(OWN_CALL)
         if _outdate(approval, execution):
             return AlreadyDecided(approval.outcome)
-    if approval.decisions.filter(user=user).exists():
+    if user is not None and approval.decisions.filter(user=user).exists():
         missing = approval.approvers_needed - len(_given(approval, execution))
         # Fewer may be needed now than when it was given.
         if missing > 0 or verdict == Verdict.REFUSE:
@@ -294,7 +392,8 @@ def _take(
         execution.note("approval", f"{name} approved it. Approvals still needed: {missing}.")
         return
     names = ", ".join(decision.user_name for decision in given)
-    outcome = f"{names} approved it."
+    by = execution.payload.changed_by
+    outcome = f"{names} approved it, with arguments that {by} changed." if by else f"{names} approved it."
     limits = [decision.minutes for decision in given]
     if None not in limits:
         until = timezone.now() + timedelta(minutes=min(limit for limit in limits if limit is not None))
@@ -505,12 +604,12 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
             return "It was not started: it has no approval."
         if not approval.is_proven:
             return "It was not started: nobody gave its approval. Call the tool again for a new one."
-        binding = bind(workflow, execution.payload.input, execution.caller)
+        binding = bind(workflow, execution.payload.sent_input, execution.caller)
         if not binding.digest == approval.binding == execution.approval_hash:
             is_same = binding.content == approval.content
             what = "its arguments are not" if is_same else "the workflow is no longer"
             return f"It was not started: {what} what was approved. Call the tool again for a new approval."
-    need = find_need(workflow, execution.payload.input)
+    need = find_need(workflow, execution.payload.sent_input)
     if need is None or approval is None:
         return need
     standing = approval.standing
@@ -522,7 +621,7 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
 
 @transaction.atomic
 def _ask_again(execution: Execution, workflow: Workflow, need: Need) -> None:
-    binding = bind(workflow, execution.payload.input, execution.caller)
+    binding = bind(workflow, execution.payload.sent_input, execution.caller)
     if execution.hold_for_approval(" ".join(need.reasons), approval_hash=binding.digest):
         user = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY)).first()
         request_approval(execution, need, binding, None if user is None else user.pk)

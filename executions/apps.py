@@ -3,6 +3,7 @@ from django.apps import AppConfig
 
 class ExecutionsConfig(AppConfig):
     name = "executions"
+    verbose_name = "Runs and approvals"
 
     def ready(self) -> None:
         from catalogue.configuration import add_section

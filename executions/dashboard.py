@@ -1,61 +1,55 @@
-import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.contrib.humanize.templatetags.humanize import NaturalTimeFormatter
 from django.db.models import Count, Max, Min, Q
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.timesince import timesince, timeuntil
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from catalogue.admin.base import OptionsFilter
 from catalogue.admin.extensions import added, added_by_permission
-from catalogue.admin.rendering import ago, duration, link, table
+from catalogue.admin.facets import OptionsFacet
+from catalogue.admin.rendering import duration
 from catalogue.exposure import current_catalogue
-from catalogue.models import HistoryEntry, Review, Source, Workflow
-from catalogue.naming import counted
-from executions.admin.page import UNDER_WAY, UNSUCCESSFUL, state_badge
-from executions.admin.usage import query_of, shown_figures
-from executions.models import Approval, Execution, HourlyUsage, State
+from catalogue.models import HistoryEntry, Source, Workflow
+from executions.admin.page import UNDER_WAY, show_runs
+from executions.admin.usage import ShownUse, show_use
+from executions.inbox import (
+    EXECUTIONS,
+    FILTER,
+    SOURCES,
+    TOPICS,
+    URGENCIES,
+    WORKFLOWS,
+    Numbered,
+    Row,
+    Topic,
+    address,
+    rows_for,
+)
+from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
-from executions.statistics import Figures, Period, Subject, Use, called_since, figures_in, usage_by
+from executions.statistics import Figures, Period, Subject, Use, figures_in, usage_by
+from executions.subscriptions import may_subscribe
 
+FAILURES = "admin:executions_failures"
 WINDOW = timedelta(hours=24)
 SHOWN_ROWS = 8
 SHOWN_TOOLS = 5
-SOURCES, WORKFLOWS = "admin:catalogue_source_changelist", "admin:catalogue_workflow_changelist"
-REVIEWS = "admin:catalogue_review_changelist"
-EXECUTIONS = "admin:executions_execution_changelist"
-APPROVALS = "admin:executions_approval_changelist"
-
-
-def address(view: str, **query: str) -> str:
-    return f"{reverse(view)}?{urlencode(query)}" if query else reverse(view)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Numbered:
-    number: int
-    url: str
-
-    @property
-    def told(self) -> str:
-        return f"{self.number:,}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card(Numbered):
     title: str
     badges: list[tuple[str, str, str]] = field(default_factory=list)  # Text, kind, and an address or ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Need(Numbered):
-    words: str
-    kind: str = "warning"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,25 +64,34 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
     allowed = request.user.has_perm
     chosen = request.GET.get("period", "")
     period = Period(chosen) if chosen in list(Period) else Period.DAY
-    tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
-    cards_by, needs_by = CARDS | added_by_permission("cards"), NEEDS | added_by_permission("needs")
-    needs = [need for permission, make in needs_by.items() if allowed(permission) for need in make()]
-    usage = _usage(period) if allowed("executions.view_execution") else {}
+    sees_runs = allowed("executions.view_execution")
+    cards = [
+        make() for permission, make in (CARDS | added_by_permission("cards")).items() if allowed(permission)
+    ]
+    usage = _usage(request, period) if sees_runs else {}
     return (
         context
-        | usage
         | _first_steps(request)
+        | usage
         | {
-            "needs": [need for need in needs if need.number],
-            "may_see_needs": any(map(allowed, needs_by)),
+            "inbox": _inbox(request),
+            "may_see_inbox": may_subscribe(request.user) or any(map(allowed, added_by_permission("inbox"))),
+            "may_subscribe": may_subscribe(request.user),
             "addresses": [find() for find in added("addresses")],
-            "cards": [make() for permission, make in cards_by.items() if allowed(permission)],
-            "tables": [
-                shown for permission, make in tables.items() if allowed(permission) and (shown := make())
-            ],
-            "periods": [(f"?period={each.value}", f"Last {each.words}", each is period) for each in Period],
+            "cards": usage.get("usage_cards", []) + cards,
+            "latest": show_runs(Execution.objects.all()[:SHOWN_ROWS]) if sees_runs else None,
+            "periods": [(f"?period={each.value}", each.words, each is period) for each in Period],
         }
     )
+
+
+def _inbox(request: HttpRequest) -> list[Row]:
+    """The most urgent ones first; those of equal urgency in the order in which they are declared."""
+    rows = [*rows_for(request.user)]
+    for permission, make in added_by_permission("inbox").items():
+        if request.user.has_perm(permission):
+            rows += [row for row in make() if row.number]
+    return sorted(rows, key=lambda row: URGENCIES.index(row.urgency))
 
 
 def _first_steps(request: HttpRequest) -> dict[str, Any]:
@@ -100,26 +103,26 @@ def _first_steps(request: HttpRequest) -> dict[str, Any]:
     decided = HistoryEntry.objects.filter(model=HistoryEntry.label_of(Workflow))
     steps = [
         Step(
-            title="Connect an engine of your own",
+            title=_("Connect an engine of your own"),
             done=bool(sources["own"]),
             url=reverse("admin:catalogue_source_add"),
             permission="catalogue.add_source",
         ),
         Step(
-            title="Review its workflows",
+            title=_("Review its workflows"),
             done=Workflow.objects.filter(enabled=True).exists() or decided.exists(),
             url=reverse(WORKFLOWS),
             permission="catalogue.view_workflow",
         ),
         Step(
-            title="Expose the workflows that agents may use",
+            title=_("Expose the workflows that agents may use"),
             done=bool(current_catalogue().workflows),
             url=address(WORKFLOWS, enabled__exact="0"),
             permission="catalogue.change_workflow",
         ),
         *(make() for make in added("first_steps")),
         Step(
-            title="Call a tool: run a workflow here, or connect a client to the address above",
+            title=_("Call a tool: run a workflow here, or connect a client to the address above"),
             done=HourlyUsage.objects.exists() or Execution.objects.exists(),
             url=address(WORKFLOWS, visibility="exposed"),
             permission="catalogue.view_workflow",
@@ -131,113 +134,54 @@ def _first_steps(request: HttpRequest) -> dict[str, Any]:
     return {"steps": shown, "demo": (settings.DEMO_SOURCE, sources["demo"])}
 
 
-def _source_needs() -> list[Need]:
-    enabled = Source.objects.filter(enabled=True)
-    return [
-        Need(
-            number=enabled.filter(health_state=Source.HealthState.FAILING).count(),
-            words="Failing sources: discovery of their workflows failed",
-            url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
-            kind="danger",
-        ),
-        Need(
-            number=enabled.filter(health_state=Source.HealthState.HELD).count(),
-            words="Held listings: too many workflows, or all of them, were missing",
-            url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
-        ),
-    ]
-
-
-def _workflow_needs() -> list[Need]:
-    missing = Workflow.objects.filter(missing_since__isnull=False)
-    return [
-        Need(
-            number=Review.objects.awaiting().changes().count(),
-            words="Changed workflows to review: agents see the accepted versions",
-            url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
-        ),
-        Need(
-            number=Review.objects.awaiting().new_workflows().count(),
-            words="New workflows to review",
-            url=address(REVIEWS, kind__exact=Review.Kind.NEW.value),
-            kind="info",
-        ),
-        Need(
-            number=missing.filter(called_since(Period.MONTH.start())).count(),
-            words="Missing workflows that were called in the last 30 days",
-            url=address(WORKFLOWS, available="missing", use="called"),
-            kind="danger",
-        ),
-        Need(
-            number=Workflow.objects.present().exclude(resembles="").count(),
-            words="Look-alikes: their name or title can be mistaken for another tool's",
-            url=address(WORKFLOWS, available="present", lookalike="yes"),
-        ),
-    ]
-
-
-def _execution_needs() -> list[Need]:
-    return [
-        Need(
-            number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
-            words="Unconfirmed executions: it is not known whether they ran",
-            url=address(EXECUTIONS, state__exact="unconfirmed"),
-        )
-    ]
-
-
-NEEDS: dict[str, Callable[[], list[Need]]] = {  # By permission
-    "catalogue.view_source": _source_needs,
-    "catalogue.view_workflow": _workflow_needs,
-    "executions.view_execution": _execution_needs,
-}
-
-
-def _usage(period: Period) -> dict[str, Any]:
-    start = period.start()
+def _usage(request: HttpRequest, period: Period) -> dict[str, Any]:
     over_time = figures_in(period, bucket=period.bucket)
     tools, total = usage_by(Subject.TOOL, period), Figures()
     for figures in over_time.values():
         total.include(figures)
     return {
         "period": period,
-        "usage_cards": _usage_cards(period, total.by_outcome),
-        "charts": _charts(period, start, {moment: figures for (moment,), figures in over_time.items()}),
+        "total": total,
+        "usage_cards": _usage_cards(period, total),
+        "charts": Charts(period, {moment: figures for (moment,), figures in over_time.items()}),
         "tool_tables": [
-            (title, table(("Tool", "Calls", "Failed", "Median", "95th percentile"), shown))
-            for title, shown in (
-                ("Slowest tools", _top(tools, period, lambda use: use.figures.p95_ms or 0)),
-                ("Tools with the most failures", _top(tools, period, lambda use: use.figures.failures)),
+            (title, {"heading": _("Tool"), "uses": uses})
+            for title, uses in (
+                (_("Slowest tools"), _top(tools, period, lambda use: use.figures.p95_ms or 0)),
+                (_("Tools with the most failures"), _top(tools, period, lambda use: use.figures.failures)),
             )
-            if shown
+            if uses
         ],
     }
 
 
-def _top(tools: Iterable[Use], period: Period, number: Callable[[Use], int]) -> list[list[Any]]:
+def _top(tools: Iterable[Use], period: Period, number: Callable[[Use], int]) -> list[ShownUse]:
     top = sorted(filter(number, tools), key=lambda use: (-number(use), use.name))[:SHOWN_TOOLS]
-    return [[use.name, *shown_figures(use.figures, period, query_of(Subject.TOOL, use))[:4]] for use in top]
+    return [show_use(Subject.TOOL, period, use) for use in top]
 
 
-def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:
+def _usage_cards(period: Period, total: Figures) -> list[Card]:
+    outcomes = total.by_outcome
     ended = {"ended": period.value}
     failed = {Outcome.FAILED: "danger", Outcome.TIMED_OUT: "warning"}
     kinds = {Outcome.COMPLETED: "success", Outcome.CANCELLED: ""}
     badges = _outcome_badges(outcomes, kinds, ended)
     if number := outcomes.get(Outcome.CACHED):
         cached = address(EXECUTIONS, cached="yes", **ended)
-        badges.append((f"{number:,} from the result cache", "", cached))
+        badges.append((_("%s from the result cache") % f"{number:,}", "", cached))
+    if total.cards:
+        badges.append((_("%s shown by a card in a chat") % f"{total.cards:,}", "", ""))
     return [
         Card(
-            title=f"Executions in the last {period.words}",
+            title=_("Executions in the last %s") % period.words,
             number=sum(outcomes.values()),
             url=address(EXECUTIONS, **ended),
             badges=badges,
         ),
         Card(
-            title=f"Failed in the last {period.words}",
+            title=_("Failed in the last %s") % period.words,
             number=sum(outcomes.get(outcome, 0) for outcome in failed),
-            url=address(EXECUTIONS, state__exact=UNSUCCESSFUL, **ended),
+            url=address(FAILURES, period=period.value),
             badges=_outcome_badges(outcomes, failed, ended),
         ),
     ]
@@ -257,100 +201,74 @@ def _outcome_badges(
     ]
 
 
+class Bar(NamedTuple):
+    text: str
+    height: float  # Percent of the chart
+    inner: float = 0.0  # Percent of the bar, in another colour
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
+    key: str
     title: str
-    kind: str
-    description: str  # For screen readers
-    data: str
-    options: str
+    told: str
+    highest: str
+    bars: list[Bar]
 
 
-GREY = "#9ca3af"
-RED = "#dc2626"
-PRIMARY, LIGHT = "var(--color-primary-600)", "var(--color-primary-300)"
+class Charts:
+    """They share one time axis and its labels."""
 
+    MAX_LABELS = 6  # Have room at 390 pixels
 
-def _charts(period: Period, start: datetime, found: dict[datetime, Figures]) -> list[Chart]:
-    now, moments = timezone.now(), [start]
-    while moments[-1] + period.bucket <= now:
-        moments.append(moments[-1] + period.bucket)
-    form = "%H:%M" if period is Period.DAY else "%d %b"
-    labels = [moment.strftime(form) for moment in moments]
-    figures = [found.get(moment, Figures()) for moment in moments]
-    failures = [each.failures for each in figures]
-    most, failed = sum(each.calls for each in figures), sum(failures)
-    return [
-        _chart(
-            "Calls", "bar", labels, f"{counted(most, 'call')} in the last {period.words}",
-            {"Calls": ([each.calls for each in figures], PRIMARY)},
-        ),
-        _chart(
-            "Failures", "bar", labels, f"{counted(failed, 'failure')} in the last {period.words}",
-            {"Failures": (failures, RED)},
-        ),
-        _chart(
-            "Durations in seconds", "line", labels,
-            f"How long runs took in the last {period.words}; the tables below name the slowest tools",
-            {
-                "Median": ([_seconds(each.p50_ms) for each in figures], LIGHT),
-                "95th percentile": ([_seconds(each.p95_ms) for each in figures], PRIMARY),
-            },
-        ),
-    ]  # fmt: skip
+    def __init__(self, period: Period, found: dict[datetime, Figures]) -> None:
+        moments = period.buckets()
+        figures = [found.get(moment, Figures()) for moment in moments]
+        self.moments = list(map(period.label, moments))
+        self.zone = _("Days in UTC")
+        if period is Period.DAY:
+            self.zone = _("Hours in %(zone)s") % {"zone": f"{timezone.localtime(moments[-1]):%Z}"}
+        self.each = [
+            self._counting("calls", _("Calls"), [each.calls for each in figures]),
+            self._counting("failures", _("Failures"), [each.failures for each in figures]),
+            self._durations(figures),
+        ]
 
+    @property
+    def labels(self) -> list[str]:
+        """Only every so many have room."""
+        step = math.ceil(len(self.moments) / self.MAX_LABELS)
+        return ["" if number % step else moment for number, moment in enumerate(self.moments)]
 
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds / 1000, 2)
+    def _counting(self, key: str, title: str, numbers: list[int]) -> Chart:
+        highest = max(numbers)
+        return Chart(
+            key=key,
+            title=title,
+            told=f"{sum(numbers):,}",
+            highest=f"{highest:,}",
+            bars=[
+                Bar(f"{moment}: {number:,}", 100 * number / (highest or 1))
+                for moment, number in zip(self.moments, numbers, strict=True)
+            ],
+        )
 
-
-def _chart(
-    title: str, kind: str, labels: list[str], description: str, lines: dict[str, tuple[list[Any], str]]
-) -> Chart:
-    datasets = [
-        {
-            "label": label,
-            "data": values,
-            "backgroundColor": color,
-            "borderColor": color,
-            "borderWidth": 0 if kind == "bar" else 2,
-            "borderRadius": 2,
-            "borderJoinStyle": "round",  # A mitre would reach below zero where a line turns sharply.
-            "pointRadius": 2,
-            "spanGaps": True,
-        }
-        for label, (values, color) in lines.items()
-    ]
-    ticks = {"color": GREY, "maxRotation": 0, "autoSkipPadding": 12}
-    options = {
-        "animation": False,
-        "responsive": True,
-        "maintainAspectRatio": False,
-        "interaction": {"mode": "index", "intersect": False},
-        "plugins": {
-            "legend": {
-                "display": len(lines) > 1,
-                "align": "end",
-                "labels": {"boxHeight": 5, "boxWidth": 5, "color": GREY},
-            }
-        },
-        "scales": {
-            "x": {"grid": {"display": False}, "ticks": ticks},
-            "y": {
-                "beginAtZero": True,
-                "border": {"display": False},
-                "grid": {"tickWidth": 0},
-                "ticks": {"color": GREY, "maxTicksLimit": 5} | ({"precision": 0} if kind == "bar" else {}),
-            },
-        },
-    }
-    return Chart(
-        title=title,
-        kind=kind,
-        description=description,
-        data=json.dumps({"labels": labels, "datasets": datasets}),
-        options=json.dumps(options),
-    )
+    def _durations(self, figures: list[Figures]) -> Chart:
+        longest = max(each.p95_ms or 0 for each in figures)
+        return Chart(
+            key="durations",
+            title=_("Durations"),
+            told=_("95th percentile, and within it the median"),
+            highest=duration(longest),
+            bars=[
+                Bar(
+                    f"{moment}: {duration(each.p95_ms)}, {duration(each.p50_ms)}",
+                    100 * (each.p95_ms or 0) / (longest or 1),
+                    100 * (each.p50_ms or 0) / (each.p95_ms or 1),
+                )
+                for moment, each in zip(self.moments, figures, strict=True)
+            ],
+        )
 
 
 def _sources() -> Card:
@@ -358,7 +276,7 @@ def _sources() -> Card:
     counts, enabled = dict(states), {"enabled__exact": "1"}
     kinds = {"ok": "success", "failing": "danger", "held": "warning"}
     return Card(
-        title="Enabled sources",
+        title=_("Enabled sources"),
         number=sum(counts.values()),
         url=address(SOURCES, **enabled),
         badges=[
@@ -377,10 +295,10 @@ def _workflows() -> Card:
     exposed = len(current_catalogue().workflows)
     hidden = Workflow.objects.present().count() - exposed
     return Card(
-        title="Workflows that agents see",
+        title=_("Workflows that agents see"),
         number=exposed,
         url=address(WORKFLOWS, visibility="exposed"),
-        badges=[(f"{hidden} not exposed", "", "")] if hidden > 0 else [],
+        badges=[(_("%s not exposed") % hidden, "", "")] if hidden > 0 else [],
     )
 
 
@@ -390,28 +308,15 @@ def _under_way() -> Card:
     badges = []
     if counts["queued"]:
         waiting = address(EXECUTIONS, state__exact="queued")
-        badges.append((f"{counts['queued']} waiting in the queue", "warning", waiting))
+        badges.append((_("%s waiting in the queue") % counts["queued"], "warning", waiting))
     if counts["oldest"]:
-        badges.append((f"the oldest for {timesince(counts['oldest'], depth=1)}", "", ""))
+        words = NaturalTimeFormatter.past_substrings
+        since = timesince(counts["oldest"], time_strings=words, depth=1)
+        badges.append((_("the oldest for %s") % since, "", ""))
     return Card(
-        title="Running executions",
+        title=_("Running executions"),
         number=Execution.objects.under_way().order_by().count(),
         url=address(EXECUTIONS, state__exact=UNDER_WAY),
-        badges=badges,
-    )
-
-
-def _unapproved() -> Card:
-    waiting = Approval.objects.waiting().aggregate(number=Count("pk"), first=Min("expires_at"))
-    badges = []
-    if waiting["first"]:
-        # The sweep ends what has expired within seconds.
-        left = timeuntil(waiting["first"], depth=1)
-        badges.append((f"the first expires in {left}", "warning", ""))
-    return Card(
-        title="Calls waiting for approval",
-        number=waiting["number"],
-        url=address(APPROVALS, decision="waiting"),
         badges=badges,
     )
 
@@ -420,29 +325,24 @@ CARDS: dict[str, Callable[[], Card]] = {  # By permission
     "catalogue.view_source": _sources,
     "catalogue.view_workflow": _workflows,
     "executions.view_execution": _under_way,
-    "executions.view_approval": _unapproved,
 }
-Titled = tuple[str, dict[str, Any]]
 
 
-def _failing_sources() -> Titled | None:
-    failing = Source.objects.filter(enabled=True, health_state=Source.HealthState.FAILING)[:SHOWN_ROWS]
-    rows = [
-        (link(source, "catalogue_source_change", source.pk), ago(source.failing_since), source.health_message)
-        for source in failing
-    ]
-    return ("Failing sources", table(("Source", "Since", "The engine's message"), rows)) if rows else None
+def _options(page: str) -> dict[str, tuple[Any, Callable[[], Q]]]:
+    """The topics of the inbox that lead to the page, so that it shows exactly the rows that they count."""
+    shown = (topic for topic in TOPICS.values() if topic.page == page and not topic.query)
+    return {topic.key: (topic.words, _condition_of(topic)) for topic in shown}
 
 
-def _latest_executions() -> Titled:
-    rows = [
-        (
-            link(execution.tool_name, "executions_execution_change", execution.pk),
-            state_badge(execution),
-            execution.caller_name,
-            ago(execution.created_at),
-            duration(execution.duration_ms),
-        )
-        for execution in Execution.objects.all()[:SHOWN_ROWS]
-    ]
-    return "Latest executions", table(("Tool", "State", "Caller", "Created", "Took"), rows)
+def _condition_of(topic: Topic) -> Callable[[], Q]:
+    return lambda: Q(pk__in=topic.rows().order_by().values("pk"))
+
+
+class WorkflowsOfInbox(OptionsFacet):
+    title, name = gettext_lazy("inbox"), FILTER
+    options = _options(WORKFLOWS)
+
+
+class SourcesOfInbox(OptionsFilter):
+    title, parameter_name = gettext_lazy("inbox"), FILTER
+    options = _options(SOURCES)

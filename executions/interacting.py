@@ -240,7 +240,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
             return _cancellation_of(execution)
         # It was admitted or ended in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
-    if why_not := await _why_not_cancellable(execution):
+    if why_not := await why_not_cancellable(execution):
         log_of(execution).warning("The run is not cancelled: {}", why_not)
         await run_in_database(execution.mark_not_cancellable, why_not)
         return Cancellation(CancelOutcome.NOT_SUPPORTED, f"{why_not} {_goes_on(execution)}", execution)
@@ -250,7 +250,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
     return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
 
 
-async def _why_not_cancellable(execution: Execution) -> str:
+async def why_not_cancellable(execution: Execution) -> str:
     """Empty if it can be cancelled, as one that no engine has yet always can."""
     if execution.state == State.PENDING or execution.workflow is None:
         return ""

@@ -25,7 +25,7 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.models import ErrorKind, Execution, State
+from executions.models import RUNS_HIDDEN, ErrorKind, Execution, State
 from executions.runner.engine_calls import log_of
 from executions.runner.start import switched_off
 from executions.wakeups import request_poll, wake
@@ -209,7 +209,7 @@ def _read_queue() -> list[Waiting]:
 
 
 def _end_unstartable() -> None:
-    shown = Q(workflow__enabled=True) | Q(door=Execution.Door.ADMIN)
+    shown = Q(workflow__enabled=True) | Q(door__in=RUNS_HIDDEN)
     startable = shown & Q(workflow__missing_since=None, workflow__source__enabled=True)
     too_late = Q(workflow=None) | Q(deadline_at__lte=timezone.now())
     in_vain = Execution.objects.queued().filter(too_late | ~startable).select_related("workflow__source")

@@ -1,13 +1,22 @@
 import base64
+import json
 import uuid
+from collections.abc import Mapping
 from typing import Any
+
+from django.core.exceptions import ObjectDoesNotExist
 
 from access.callers import Caller
 from catalogue.argument_overrides import constants_of
 from catalogue.descriptions import declared_interactions
 from catalogue.long_lists import Page, page_of
+from catalogue.models import Workflow
 from executions.approvals import describe_wait
 from executions.models import Execution, State
+from executions.models.statements import find_row
+from executions.questions import describe_pause
+
+SHOWN_INPUT = 2_000  # Characters
 
 
 class UnknownExecution(Exception):
@@ -26,25 +35,57 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
         raise UnknownExecution(execution_id) from None
 
 
+def glance_at(execution_id: str, *, caller: Caller, workflows: Mapping[int, Workflow]) -> Execution:
+    """Returns the same, with its workflow from those at hand: in a tenth of the time, which is a sixth of a
+    card's question. Raises UnknownExecution."""
+    try:
+        execution = find_row(Execution, uuid.UUID(str(execution_id)))
+    except (ValueError, ObjectDoesNotExist):
+        raise UnknownExecution(execution_id) from None
+    if not (caller.sees_everything or caller.owns(execution)):
+        raise UnknownExecution(execution_id)
+    if (workflow := workflows.get(execution.workflow_id or 0)) is not None:
+        execution.workflow = workflow
+    return execution
+
+
 def describe_execution(execution: Execution) -> dict[str, Any]:
     """State, progress, times and output as JSON values; of a running one also its interactions, and of one
     that ended otherwise than completed its input, without arguments that are hidden from agents."""
-    described = summarise_execution(execution)
+    described = summarise_execution(execution) | describe_pause(execution)
     if execution.is_unapproved:
         described["approval"] = describe_wait(execution)
     if execution.state == State.RUNNING and execution.workflow is not None:
         declared = declared_interactions(execution.workflow)
         described |= {kind: [one["name"] for one in several] for kind, several in declared.items()}
     if execution.is_settled:
-        output, given = execution.payload.output, execution.payload.input
+        output, given = execution.payload.output, execution.payload.sent_input
         if execution.succeeded or output is not None:
             described["output"] = output
         if not execution.succeeded and execution.workflow is not None and isinstance(given, dict):
-            hidden = constants_of(execution.workflow.argument_overrides)
-            described["input"] = {name: value for name, value in given.items() if name not in hidden}
+            described["input"] = without_hidden(execution.workflow, given)
+        if execution.payload.changed_by:
+            described["arguments_changed"] = describe_changed_input(execution)
         if execution.payload_pruned_at is not None:
             described["output_removed_at"] = execution.payload_pruned_at.isoformat()
     return described
+
+
+def without_hidden(workflow: Workflow, given: dict[str, Any]) -> dict[str, Any]:
+    hidden = constants_of(workflow.argument_overrides)
+    return {name: value for name, value in given.items() if name not in hidden}
+
+
+def describe_changed_input(execution: Execution) -> str:
+    """A sentence for the caller if an approver has changed the arguments, otherwise empty."""
+    payload = execution.payload
+    if not payload.changed_by:
+        return ""
+    told = f"{payload.changed_by} changed the arguments before the call was approved."
+    if execution.workflow is None or not isinstance(payload.changed_input, dict):
+        return told  # Not known what is hidden from agents, or removed by the retention
+    sent = json.dumps(without_hidden(execution.workflow, payload.changed_input), ensure_ascii=False)
+    return f"{told} Sent: {sent if len(sent) <= SHOWN_INPUT else f'{sent[:SHOWN_INPUT]}…'}"
 
 
 def summarise_execution(execution: Execution) -> dict[str, Any]:

@@ -154,7 +154,9 @@ def _prune_payloads(ended_before: datetime) -> int:
 def _empty_payloads(keys: list[Any]) -> None:
     if keys:
         payloads = ExecutionPayload.objects.filter(pk__in=keys)
-        emptied = dict.fromkeys(("input", "output", "content", "start_answer", "status_answer"))
+        emptied = dict.fromkeys(
+            ("input", "changed_input", "output", "content", "start_answer", "status_answer")
+        )
         payloads.update(**emptied, shares_output=False)
         Execution.objects.filter(pk__in=keys).update(payload_pruned_at=timezone.now())
 

@@ -19,11 +19,14 @@ from django.db import transaction
 from loguru import logger
 
 from connectors.protocol import LogMessage, Progress
-from executions.models import Execution, InputRequest
+from executions.models import Execution, InputRequest, State
+from executions.questions import is_for_approvers, take_responses
 from executions.wakeups import wake
 
 Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their results, by key
 ANSWERS = "answers"  # In the client's description: which of MCP's capabilities for questions it has
+CARDS = "cards"  # Likewise: true if a card shows the run; it then asks what the client itself cannot
+OF_CARDS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
 MAX_UNSENT = 100
 _listeners: dict[uuid.UUID, "RunListener"] = {}
@@ -73,8 +76,8 @@ class Asker:
 
 
 def open_question(execution: Execution) -> Requests:
-    """Returns what the client has yet to answer; empty if the run asks nothing."""
-    if not execution.is_asking:
+    """Returns what the client has yet to answer; empty if the run asks nothing, or only approvers."""
+    if not execution.is_asking or (execution.is_paused and is_for_approvers(execution)):
         return {}
     asked = InputRequest.objects.filter(execution=execution.pk).first()
     if asked is None:
@@ -82,18 +85,22 @@ def open_question(execution: Execution) -> Requests:
     return {key: request for key, request in asked.requests.items() if key not in asked.responses}
 
 
-def answer(execution: Execution, results: Mapping[str, Any]) -> None:
-    """Record the client's answers. Ignores repeated ones, and those to no question."""
+def answer(execution: Execution, results: Mapping[str, Any]) -> list[str]:
+    """Record the client's answers. Returns why some were not taken; during a start, repeated ones, and those
+    to no question, are ignored."""
+    if execution.state == State.RUNNING:
+        return take_responses(execution, results, by=execution.caller_name or execution.caller)
     with transaction.atomic():
         waiting = InputRequest.objects.select_for_update().filter(execution=execution.pk)
         if (asked := waiting.first()) is None or asked.pk != execution.input_request:
-            return
+            return []
         asked.responses = {key: results[key] for key in asked.requests if key in results} | asked.responses
         asked.save(update_fields=["responses"])
         if asked.is_answered:
             said = ", ".join(str(result.get("action", "answered")) for result in asked.responses.values())
             execution.stop_asking(("answered", f"The client answered: {said}."))
         transaction.on_commit(lambda: wake(execution.pk))
+    return []
 
 
 def withdraw(execution: Execution) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,13 @@ from django.utils import timezone
 from access.callers import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import after_commit
-from catalogue.exposure import confirmed_catalogue, current_catalogue, find_named, memberships_of
+from catalogue.exposure import (
+    ExposedCatalogue,
+    confirmed_catalogue,
+    current_catalogue,
+    find_named,
+    memberships_of,
+)
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
@@ -162,15 +168,21 @@ def first_unless_expired(with_key: QuerySet[RowT]) -> RowT | None:
     return row
 
 
-def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
-    """Raises UnknownTool, also for a tool outside the caller's toolset."""
-    shown = current_catalogue().seen_within(caller.bounds)
-    workflow = find_named(shown, tool_name)
+def exposed_workflow(tool_name: str, *, caller: Caller, by_card: bool = False) -> Workflow:
+    """Raises UnknownTool, also for a tool outside the caller's toolset, and unless `by_card` for one that is
+    only for apps."""
+    shown = current_catalogue()
+    workflow = find_named((shown.for_cards if by_card else shown).seen_within(caller.bounds), tool_name)
     if workflow is None:
         # Another process may have exposed it a moment ago.
-        shown = confirmed_catalogue().seen_within(caller.bounds)
-        workflow = find_named(shown, tool_name)
-    if workflow is None:
+        shown = confirmed_catalogue()
+        return workflow_named((shown.for_cards if by_card else shown).seen_within(caller.bounds), tool_name)
+    return workflow
+
+
+def workflow_named(shown: Mapping[str, Workflow], tool_name: str) -> Workflow:
+    """Raises UnknownTool."""
+    if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
         raise refusals.UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow
@@ -206,7 +218,11 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
         return lambda: asked_before
     workflow = _find_hidden(request) if request.may_be_hidden else None
-    workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
+    if workflow is None and request.in_any_toolset:
+        workflow = _find_in_toolsets(request, current_catalogue())
+        # Another process may have exposed it a moment ago.
+        workflow = workflow or _find_in_toolsets(request, confirmed_catalogue())
+    workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller, by_card=request.by_card)
     # Repeated requests are identified by the arguments as written, plus the curator's overrides.
     digest = _hash_of(written, workflow)
     settled = settle_arguments(workflow.input_schema, workflow.argument_overrides, request.arguments)
@@ -249,9 +265,18 @@ def _find_hidden(request: StartRequest) -> Workflow | None:
         return None
     workflow.approving_toolsets = approvals.approving_toolsets(workflow)
     shown, caller = current_catalogue(), request.caller
-    if workflow.tool_name in shown.workflows:
+    if workflow.tool_name in shown.outside:
         return workflow if workflow.tool_name in shown.seen_within(caller.bounds) else None
     return None if _is_reserved_for_others(workflow, caller) else workflow
+
+
+def _find_in_toolsets(request: StartRequest, shown: ExposedCatalogue) -> Workflow | None:
+    """A workflow that one of the toolsets shows that the caller may use."""
+    for slug in shown.toolsets:
+        seen = shown.seen_within(replace(request.caller.bounds, toolset=slug))
+        if (workflow := seen.get(request.tool_name)) is not None:
+            return workflow
+    return None
 
 
 def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:

@@ -24,13 +24,14 @@ from django.db import connection, transaction
 from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext
 from loguru import logger
 
 from catalogue.database import in_batches
 from catalogue.descriptions import tokens_for
 from catalogue.long_lists import Unindexed
 from catalogue.models import Workflow
-from catalogue.models.workflow import WorkflowQuerySet
 from executions.models import FINAL, Execution, HourlyUsage, StatisticsState, usage
 
 HOUR = timedelta(hours=1)
@@ -49,7 +50,7 @@ class Period(StrEnum):
 
     @property
     def words(self) -> str:
-        return {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}[self.value]
+        return {"24h": gettext("24 hours"), "7d": gettext("7 days"), "30d": gettext("30 days")}[self.value]
 
     @property
     def bucket(self) -> timedelta:
@@ -61,6 +62,18 @@ class Period(StrEnum):
             return hour - 23 * HOUR
         return usage.day_of(hour) - (6 if self is Period.WEEK else 29) * DAY
 
+    def buckets(self) -> list[datetime]:
+        """When each hour or day of the period begins."""
+        start = self.start()
+        count = (timezone.now() - start) // self.bucket + 1
+        return [start + number * self.bucket for number in range(count)]
+
+    def label(self, bucket: datetime) -> str:
+        """Hours are in the reader's zone; of days, the statistics know those in UTC."""
+        if self.bucket == HOUR:
+            return date_format(timezone.localtime(bucket), "H:i")
+        return date_format(bucket, "j M")
+
 
 @dataclass(slots=True)
 class Figures:
@@ -68,6 +81,7 @@ class Figures:
     by_outcome: dict[str, int] = field(default_factory=dict)
     input_characters: int = 0
     output_characters: int = 0
+    cards: int = 0
     last_at: datetime | None = None
     milliseconds: int = 0  # Total duration of the timed calls
     timed: int = 0  # Calls that ran to an end
@@ -119,6 +133,7 @@ class Figures:
         self.calls += row["calls"]
         self.input_characters += row["input_characters"]
         self.output_characters += row["output_characters"]
+        self.cards += row["cards"]
         self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + row["calls"]
         if usage.is_timed(outcome, duration_class):
             self.timed += row["calls"]
@@ -126,8 +141,12 @@ class Figures:
             self._add_durations(duration_class, row["calls"], row["milliseconds"])
 
     def include(self, other: Figures) -> None:
-        for name in ("timed", *usage.ADDED):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.calls += other.calls
+        self.timed += other.timed
+        self.milliseconds += other.milliseconds
+        self.input_characters += other.input_characters
+        self.output_characters += other.output_characters
+        self.cards += other.cards
         for outcome, count in other.by_outcome.items():
             self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + count
         for number, (count, milliseconds) in other.by_duration.items():
@@ -337,13 +356,6 @@ def called_since(start: datetime | None = None) -> Exists:
     return Exists(ended if start is None else ended.filter(hour__gte=start)) | Exists(active)  # type: ignore[return-value]
 
 
-def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
-    """Enabled workflows that were known before these days and not called in them."""
-    start = usage.hour_of(timezone.now()) - days * DAY
-    known = Workflow.objects.runnable().filter(first_seen_at__lt=start)
-    return known.filter(~called_since(start))
-
-
 def fold() -> int:
     folded = 0
     while batch := _fold_batch():
@@ -451,7 +463,8 @@ def _ended_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
     # Without the state, by which SQLite would read the whole history.
     finished = Execution.objects.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).order_by()
     rows = finished.defer("error", "poll_failure").iterator()
-    return _sum_up(usage.end_of(execution, {}) for execution in rows if execution.state in FINAL)
+    ended = (execution for execution in rows if execution.state in FINAL and execution.is_counted)
+    return _sum_up(usage.end_of(execution, {}) for execution in ended)
 
 
 def _same(counted: dict[usage.Key, usage.Sums], ended: dict[usage.Key, usage.Sums]) -> bool:

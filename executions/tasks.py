@@ -6,7 +6,15 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 from catalogue import discovery
 from catalogue.database import run_without_connection
 from catalogue.product_settings import overrides
-from executions import advancing, approval_notices, approvals, result_cache, retention, statistics
+from executions import (
+    advancing,
+    approval_notices,
+    approvals,
+    result_cache,
+    retention,
+    statistics,
+    subscriptions,
+)
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.models import StatisticsState
 from executions.queue import admit_queued
@@ -47,6 +55,11 @@ def tend_approvals() -> None:
 @shared_task(name="executions.send_approval_notices")
 def send_approval_notices() -> None:
     approval_notices.send_due(seconds=20.0)
+
+
+@shared_task(name="executions.report_events")
+def report_events() -> None:
+    subscriptions.report_events(seconds=20.0)
 
 
 @shared_task(name="executions.clean_result_cache")

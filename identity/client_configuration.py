@@ -1,11 +1,12 @@
+import base64
 import json
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 from django.conf import settings
 
@@ -21,6 +22,7 @@ class McpClient(StrEnum):
     CLAUDE_DESKTOP = "claude-desktop"
     VS_CODE = "vscode"
     CURSOR = "cursor"
+    LM_STUDIO = "lmstudio"
     GENERIC = "generic"
 
     @property
@@ -37,7 +39,14 @@ _TITLES = {
     McpClient.CLAUDE_DESKTOP: ("Claude Desktop", "claude_desktop_config.json, under Settings > Developer"),
     McpClient.VS_CODE: ("VS Code", ".vscode/mcp.json, or the user's mcp.json"),
     McpClient.CURSOR: ("Cursor", "~/.cursor/mcp.json"),
+    McpClient.LM_STUDIO: ("LM Studio", "mcp.json, under Program > Install > Edit mcp.json"),
     McpClient.GENERIC: ("Other clients", "the file that lists their MCP servers"),
+}
+
+
+_INSTALLERS = {
+    McpClient.CURSOR: "cursor://anysphere.cursor-deeplink/mcp/install",
+    McpClient.LM_STUDIO: "lmstudio://add_mcp",
 }
 
 
@@ -61,9 +70,22 @@ class HttpServer:
                 return _document("mcpServers", self._name, _bridged(url, authorization))
             case McpClient.VS_CODE:
                 return _document("servers", self._name, server)
-            case McpClient.CURSOR:
+            case McpClient.CURSOR | McpClient.LM_STUDIO:
                 del server["type"]
         return _document("mcpServers", self._name, server)
+
+    def install_link(self, client: McpClient) -> str:
+        """Returns the address with which the client offers to add the server, without the token: addresses
+        stay in histories and logs. Empty for clients without one."""
+        server = {"url": resource_url(self.toolset)}
+        match client:
+            case McpClient.VS_CODE:
+                described = {"name": self._name, "type": "http", **server}
+                return f"vscode:mcp/install?{quote(json.dumps(described))}"
+            case McpClient.CURSOR | McpClient.LM_STUDIO:
+                config = base64.b64encode(json.dumps(server).encode()).decode()
+                return f"{_INSTALLERS[client]}?{urlencode({'name': self._name, 'config': config})}"
+        return ""
 
     @property
     def _name(self) -> str:
@@ -103,8 +125,15 @@ def server_for_users(toolset: str | None) -> HttpServer:
     return HttpServer(token=TOKEN_HERE if authorization_server() is None else None, toolset=toolset)
 
 
-def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient, str]]:
-    return [(client, server.configure(client)) for client in McpClient]
+class Configuration(NamedTuple):
+    client: McpClient
+    text: str
+    install_link: str  # Empty if the client has none
+
+
+def configurations_of(server: HttpServer | StdioServer) -> list[Configuration]:
+    link = server.install_link if isinstance(server, HttpServer) else lambda _: ""
+    return [Configuration(client, server.configure(client), link(client)) for client in McpClient]
 
 
 def _bridged(url: str, authorization: str | None) -> dict[str, Any]:

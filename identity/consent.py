@@ -23,6 +23,7 @@ from django.http import (
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import path, reverse, reverse_lazy
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
@@ -67,7 +68,7 @@ class SignInPage(LoginView):
         return reverse(f"{app_name}:applications")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        page = {"title": "Sign in", "app_path": self.request.get_full_path()}
+        page = {"title": _("Sign in"), "app_path": self.request.get_full_path()}
         return super().get_context_data(**kwargs) | admin.site.each_context(self.request) | page
 
 
@@ -126,7 +127,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
             return self.redirect(address, application)
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
-            "title": "This application cannot sign you in",
+            "title": _("This application cannot sign you in"),
             "problem": server.client_fault.get() or problem.description or problem.error,
             "address": address,
             "target": _origin_of(address),
@@ -193,8 +194,8 @@ class _Asked:
         sources = Application.RegistrationSource
         by_document = self.application.registration_source == sources.CIMD
         return {
-            "title": "Allow an application",
-            "name": self.application.name or "An application without a name",
+            "title": _("Allow an application"),
+            "name": self.application.name or _("An application without a name"),
             "reads_as": latin_looks(self.application.name),
             "username": self._user.get_username(),
             "count": len(workflows),
@@ -285,7 +286,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
 def applications(request: HttpRequest) -> HttpResponseBase:
     """Lists the consents of the user."""
     allowed = AllowedApplication.objects.filter(user=request.user.pk, revoked_at=None)
-    context = admin.site.each_context(request) | {"title": "My applications", "applications": allowed}
+    context = admin.site.each_context(request) | {"title": _("My applications"), "applications": allowed}
     return TemplateResponse(request, "identity/my_applications.html", context)
 
 
@@ -295,7 +296,9 @@ def revoke(request: HttpRequest, key: int) -> HttpResponseBase:
     allowed = get_object_or_404(AllowedApplication, pk=key, user=request.user, revoked_at=None)
     grants.revoke(allowed)
     record_change(actor_of(request), [allowed], "Revoked by its user.")
-    messages.success(request, f"{allowed.name} can no longer act on your behalf.")
+    messages.success(
+        request, _("{application} can no longer act on your behalf.").format(application=allowed.name)
+    )
     return HttpResponseRedirect(reverse(f"{app_name}:applications"))
 
 

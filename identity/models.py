@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.db.models.signals import pre_delete
 from django.dispatch import receiver
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from access.callers import Caller, Scope, person_of, rate_of
 from access.permissions import scopes_of
@@ -65,7 +66,7 @@ class AccessToken(Recorded):
         max_length=12, editable=False, help_text="The first characters of the token, to recognise it."
     )
     purpose = models.CharField(
-        max_length=500, blank=True, help_text="What the token is for and where it is stored."
+        max_length=500, blank=True, help_text=_("What the token is for and where it is stored.")
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -73,8 +74,9 @@ class AccessToken(Recorded):
         blank=True,
         on_delete=end_with_owner,
         related_name="access_tokens",
-        help_text="The token stops working when this user is disabled. If empty, it belongs to the "
-        "installation.",
+        help_text=_(
+            "The token stops working when this user is disabled. If empty, it belongs to the installation."
+        ),
     )
     scopes = JSONTextField(default=default_scopes)
     toolset = models.ForeignKey(
@@ -83,22 +85,26 @@ class AccessToken(Recorded):
         blank=True,
         on_delete=models.PROTECT,
         related_name="tokens",
-        help_text="The only workflows that the token sees and runs. If empty, all exposed workflows.",
+        help_text=_("The only workflows that the token sees and runs. If empty, all exposed workflows."),
     )
     inline_wait_seconds = optional_number(
         "inline wait",
         most=MAX_INLINE_WAIT,
-        help_text="Seconds that a tool call waits before it returns a handle. Choose less than the client's "
-        "own timeout. If empty, the toolset's value applies, or else the product's default.",
+        help_text=_(
+            "Seconds that a tool call waits before it returns a handle. Choose less than the client's "
+            "own timeout. If empty, the toolset's value applies, or else the product's default."
+        ),
     )
     calls_per_minute = optional_number(
         most=MAX_CALLS,
-        help_text="Workflow calls per minute by all its clients together. If empty, only the limits for "
-        "every caller apply.",
+        help_text=_(
+            "Workflow calls per minute by all its clients together. If empty, only the limits for "
+            "every caller apply."
+        ),
     )
     calls_at_once = optional_number(
         most=MAX_CALLS,
-        help_text="Calls that may follow each other without a pause. If empty, ten seconds' worth.",
+        help_text=_("Calls that may follow each other without a pause. If empty, ten seconds' worth."),
     )
     rotated_at = models.DateTimeField(null=True, editable=False)
     former_digest = models.CharField(max_length=64, unique=True, null=True, editable=False)  # noqa: DJ001
@@ -216,10 +222,10 @@ def _revoke_tokens_of(instance: Any, **_: Any) -> None:
 
 
 class TokenState(models.TextChoices):
-    USABLE = "usable", "usable"
-    STOPPED = "owner disabled", "owner disabled"
-    EXPIRED = "expired", "expired"
-    REVOKED = "revoked", "revoked"
+    USABLE = "usable", _("usable")
+    STOPPED = "owner disabled", _("owner disabled")
+    EXPIRED = "expired", _("expired")
+    REVOKED = "revoked", _("revoked")
 
 
 class FailureCount(models.Model):

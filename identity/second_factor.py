@@ -25,6 +25,7 @@ from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import mark_safe
+from django.utils.translation import gettext as _
 from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -168,8 +169,8 @@ def account_links(request: HttpRequest) -> list[dict[str, str]]:
     if not (isinstance(request.user, User) and request.user.has_usable_password()):
         return []
     return [
-        {"title": "Change password", "link": reverse("admin:password_change")},
-        {"title": "Second factor", "link": reverse("second-factor")},
+        {"title": _("Change password"), "link": reverse("admin:password_change")},
+        {"title": _("Second factor"), "link": reverse("second-factor")},
     ]
 
 
@@ -215,7 +216,7 @@ class SecondFactorPage(View):
             try:
                 codes = self._change(request, "Set up a second factor.", lambda: confirm(factor))
             except ChangedElsewhere:
-                return self._show(request, problem="The key was replaced in another session. Start again.")
+                return self._show(request, problem=_("The key was replaced in another session. Start again."))
             request.session[SESSION_KEY] = PASSED
             request.session.cycle_key()
             return self._show(request, codes=codes)
@@ -232,7 +233,7 @@ class SecondFactorPage(View):
         if wanted == "remove" and not is_demanded(request.user):
             self._change(request, "Removed the second factor.", factor.delete)
             request.session[SESSION_KEY] = NOT_WANTED
-            messages.success(request, "Your account no longer has a second factor.")
+            messages.success(request, _("Your account no longer has a second factor."))
         return HttpResponseRedirect(reverse("second-factor"))
 
     def _problem(self, request: HttpRequest, factor: SecondFactor) -> str:
@@ -246,11 +247,11 @@ class SecondFactorPage(View):
         attempt.failed()
         self._enter(request, "failed", "failed")
         if not _is_readable(factor):
-            return (
+            return _(
                 "The server cannot read the key of your second factor: its SECRET_KEY has changed. Enter a "
                 "recovery code, or have an administrator reset your second factor."
             )
-        return (
+        return _(
             "This code is wrong or has already been used. Wait for the next code, and check your "
             "device's clock."
         )
@@ -280,7 +281,7 @@ class SecondFactorPage(View):
     ) -> HttpResponse:
         factor = begin(request.user, request.session)  # type: ignore[arg-type]
         context = admin.site.each_context(request) | {
-            "title": "Second factor",
+            "title": _("Second factor"),
             "problem": problem,
             "codes": codes,
             "factor": factor,

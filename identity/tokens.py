@@ -95,6 +95,8 @@ def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -
     if wanted is Expiry.USUAL:
         return usual_expiry()
     assert not isinstance(wanted, Expiry)
+    if wanted is not None and wanted <= timezone.now():
+        raise ValidationError({"expires_at": "The expiry must be in the future."})
     if may_keep_tokens(chosen_by):
         return wanted
     if wanted is None:

@@ -28,14 +28,18 @@ from catalogue.search import WorkflowQuery, select_workflows
 from executions.change_feed import watch_until_settled
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
+from executions.preflight import MAX_CALLS, PlannedCall, check_calls
 from executions.reading import MAX_AT_A_TIME, UnknownExecution, list_own_executions, summarise_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
 from mcp_bridge.calls import ToolCall, in_words, run_workflow, wait_set_for
+from mcp_bridge.card_tools import answer_execution, find_form, show_execution
+from mcp_bridge.cards import APP_ONLY, SHOWS_CARD
+from mcp_bridge.cards.relay import disarm
 from mcp_bridge.content import NoSuchPart
-from mcp_bridge.portability import find_portable_view, portable_view
+from mcp_bridge.portability import PortableView, find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
 from mcp_bridge.results import (
     PEOPLE_DECIDE,
@@ -79,6 +83,8 @@ class BuiltInTool:
     hints: ToolAnnotations | None = None  # Default: from `read_only`
     takes_part_in: InteractionKind | None = None  # Listed only if a workflow declares some
     names_workflow: str = ""
+    shows_card: bool = False
+    app_only: bool = False  # For cards: listed only to clients that show them, who hide it from models
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     def is_open_to(self, scopes: Collection[str]) -> bool:
@@ -100,6 +106,12 @@ class BuiltInTool:
             annotations=self.hints or usual,
         )
 
+    @property
+    def tool_with_card(self) -> Tool:
+        """The tool as clients that show cards get it."""
+        meta = APP_ONLY if self.app_only else SHOWS_CARD if self.shows_card else None
+        return self.tool.model_copy(update={"meta": meta})
+
 
 def answer_with(
     document: Callable[[ToolCall, Arguments], dict[str, Any]],
@@ -115,14 +127,17 @@ def answer_with(
 async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> ToolAnswer:
     """Returns refusals as results, so that the model can correct itself."""
     try:
-        return await tool.call(call, await _read_arguments(tool, call, arguments))
+        answer = await tool.call(call, await _read_arguments(tool, call, arguments))
+        if call.shows_apps and not tool.starts and isinstance(answer, CallToolResult):
+            answer.content = [*map(disarm, answer.content)]
+        return answer
     except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
         return text_result(in_words(error, call.door), is_error=True)
 
 
 async def _read_arguments(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> Arguments:
     """Raises InvalidArguments."""
-    portable = await find_portable_view(call.access)
+    portable = None if tool.app_only else await find_portable_view(call.access)
     if portable is not None:
         arguments = portable.read(tool.name, tool.input_schema, arguments)
     # Some clients make every argument required, and models then write "" for optional ones.
@@ -274,6 +289,13 @@ def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
 
+async def _execute_workflow(call: ToolCall, arguments: Arguments) -> ToolAnswer:
+    name, given = arguments["name"], arguments.get("arguments", {})
+    if call.shows_cards and (form := await find_form(call, name, given)) is not None:
+        return form
+    return await run_workflow(replace(call, by_own_tool=False), name, given)
+
+
 WORKFLOW_TOOLS = (
     LIST_WORKFLOWS,
     BuiltInTool(
@@ -314,10 +336,54 @@ WORKFLOW_TOOLS = (
         names_workflow="name",
         read_only=False,
         starts=True,
-        call=lambda call, arguments: run_workflow(
-            replace(call, by_own_tool=False), arguments["name"], arguments.get("arguments", {})
-        ),
+        shows_card=True,
+        call=_execute_workflow,
     ),
+)
+
+
+def _preflight(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    portable = portable_view(current_catalogue(), call.access.bounds)
+    planned = [PlannedCall(**one) for one in arguments["calls"]]
+    if portable is not None:
+        planned = [_read_portable(portable, one) for one in planned]
+    verdicts = check_calls(planned, call.access.caller)
+    return {"calls": [verdict.document for verdict in verdicts]}
+
+
+def _read_portable(portable: PortableView, planned: PlannedCall) -> PlannedCall:
+    """Raises InvalidArguments for texts that are not JSON."""
+    name = portable.meant_name(planned.tool)
+    if planned.arguments is None:
+        return replace(planned, tool=name)
+    read = portable.read(planned.tool, portable.schema_of(name), planned.arguments)
+    return replace(planned, tool=name, arguments=read)
+
+
+PREFLIGHT = BuiltInTool(
+    name="preflight",
+    title="Check calls",
+    description="Tell which calls would run now, and why others would not; runs nothing.",
+    scope=Scope.RUN,
+    properties={
+        "calls": {
+            "type": "array",
+            "maxItems": MAX_CALLS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {"type": "string"},
+                    "arguments": {"type": "object"},
+                    "schema_hash": {"type": "string"},
+                },
+                "required": ["tool"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    required=("calls",),
+    hints=ToolAnnotations(read_only_hint=True),
+    call=answer_with(_preflight),
 )
 
 
@@ -328,6 +394,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         caller=call.access.caller,
         seconds=asked if set_wait is None else min(asked, set_wait),
         on_progress=call.progress.tell if call.progress else None,
+        unless_asks=True,
     )
     return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
@@ -449,6 +516,7 @@ EXECUTION_TOOLS = (
             },
         },
         required=("execution_id",),
+        shows_card=True,
         call=_get_execution_status,
     ),
     BuiltInTool(
@@ -590,8 +658,64 @@ CACHING_TOOLS = (
     ),
 )
 
+CARD_TOOLS = (
+    BuiltInTool(
+        name="show_execution",
+        title="Show a run in its card",
+        description="For the card of a run: everything that it shows.",
+        scope=Scope.READ,
+        other_scope=Scope.RUN,
+        properties={
+            "execution_id": EXECUTION_ID,
+            "output_offset": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Of a large result the part that begins there: a next_offset.",
+            },
+        },
+        required=("execution_id",),
+        app_only=True,
+        call=show_execution,
+    ),
+    BuiltInTool(
+        name="answer_execution",
+        title="Answer a run's questions",
+        description="For the card of a run that you started: what a person answers to the run's questions.",
+        scope=Scope.RUN,
+        properties={
+            "execution_id": EXECUTION_ID,
+            "answers": {
+                "type": "object",
+                "minProperties": 1,
+                "description": "By the keys of the questions that show_execution shows.",
+                "additionalProperties": {
+                    "type": "object",
+                    "properties": {
+                        "action": {"type": "string", "enum": ["accept", "decline", "cancel"]},
+                        "content": {"type": "object", "description": "By the question's schema."},
+                    },
+                    "required": ["action"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+        required=("execution_id", "answers"),
+        read_only=False,
+        app_only=True,
+        call=answer_execution,
+    ),
+)
+
 BUILT_IN_TOOLS = {
-    tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS, *INTERACTION_TOOLS)
+    tool.name: tool
+    for tool in (
+        *WORKFLOW_TOOLS,
+        PREFLIGHT,
+        *EXECUTION_TOOLS,
+        *CACHING_TOOLS,
+        *INTERACTION_TOOLS,
+        *CARD_TOOLS,
+    )
 }
 
 

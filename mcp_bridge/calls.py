@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+from django.conf import settings
 from django.db import models
 from django.utils import timezone
 from mcp import MCPError
@@ -24,7 +25,7 @@ from mcp_types import (
 )
 
 from catalogue.database import run_in_database
-from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
+from catalogue.exposure import current_catalogue, find_by_alias, find_named, present_catalogue
 from catalogue.models import Workflow
 from connectors.protocol import LogMessage, Progress, covers_level
 from executions.change_feed import watch_until_settled
@@ -32,12 +33,15 @@ from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
-from executions.run_callers import ANSWERS, RunListener, answer, listening
+from executions.run_callers import ANSWERS, CARDS, Requests, RunListener, answer, listening
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait, while_people_decide
 from identity.tokens import Access, digest_of
+from mcp_bridge.cards import CARD_WAIT_SECONDS, has_our_card
+from mcp_bridge.cards.relay import relay_result
 from mcp_bridge.elicitation import (
     APPROVAL,
+    ELICIT,
     ROUND,
     UNKNOWN_STATE,
     Ask,
@@ -46,7 +50,6 @@ from mcp_bridge.elicitation import (
     error_for_client,
     input_required,
     question_about,
-    questions_of,
     requests_of,
     take_response,
 )
@@ -181,6 +184,16 @@ class ToolCall:
     ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
     continues: str = ""  # The state of the answer that asked for input; empty: a call of its own
     responses: Mapping[str, Any] = field(default_factory=dict)  # And the answers to its questions
+    shows_cards: bool = False  # The client, in this toolset; `run_workflow`: our card shows the run
+    shows_apps: bool = False  # The client, in this toolset
+
+    @property
+    def longest_wait(self) -> float | None:
+        """The same as `set_wait`, unless a card shows the rest of the run."""
+        if not self.shows_cards:
+            return self.set_wait
+        usual = settings.CATALOGUE.inline_wait if self.set_wait is None else self.set_wait
+        return min(CARD_WAIT_SECONDS, float(usual))
 
 
 def in_words(error: Exception, door: Execution.Door) -> str:
@@ -211,8 +224,9 @@ async def _run(
     portable = None if call.access.caller.toolset is None else await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
-    if (set_wait := await wait_set_for(call.access)) is not None:
-        call = replace(call, set_wait=set_wait)
+    if call.shows_apps and call.by_own_tool:
+        name = await _name_for_app(call, name)
+    call = await _with_wait_and_card(call, name)
     began = time.monotonic()
     try:
         request = StartRequest(
@@ -223,6 +237,8 @@ async def _run(
             idempotency_key=call.idempotency_key,
             may_reattach=call.door == Execution.Door.MCP,
             fresh=call.fresh,
+            # Models see `execute_workflow`, but not the tools that are only for apps.
+            by_card=call.shows_apps and call.by_own_tool,
             client=call.client,
             id=execution_id,
         )
@@ -231,7 +247,7 @@ async def _run(
         execution = await start_and_wait(
             request,
             patient=call.stays_for_progress,
-            set_wait=call.set_wait,
+            set_wait=call.longest_wait,
             on_progress=call.progress.tell if call.progress else None,
         )
     except UnknownTool:
@@ -251,6 +267,29 @@ async def _run(
     return await _finish(execution, call, name)
 
 
+async def _name_for_app(call: ToolCall, called: str) -> str:
+    """Returns the name of the tool that an app calls: it only knows its server's own names."""
+    catalogue, bounds = await present_catalogue(), call.access.bounds
+    if find_named(catalogue.for_cards.seen_within(bounds), called) is None:
+        workflow = catalogue.find_for_app(bounds, called)
+        return called if workflow is None else workflow.tool_name
+    return called
+
+
+async def _with_wait_and_card(call: ToolCall, name: str) -> ToolCall:
+    """Notes the set wait, and in the client's description that our card shows the run, unless its tool has an
+    app of its own. The client then gets a handle instead of a task, with which its card would begin too late.
+    """
+    if (set_wait := await wait_set_for(call.access)) is not None:
+        call = replace(call, set_wait=set_wait)
+    if not call.shows_cards:
+        return call
+    workflow = find_named((await present_catalogue()).for_cards.seen_within(call.access.bounds), name)
+    if call.by_own_tool and workflow is not None and not has_our_card(workflow):
+        return replace(call, shows_cards=False)
+    return replace(call, client=call.client | {CARDS: True}, takes_tasks=False)
+
+
 async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer:
     if execution.raised is not None:
         answers, version = call.client.get(ANSWERS, {}), call.protocol_version
@@ -267,6 +306,7 @@ async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer
         and execution.workflow.tool_name == name
         and "payload" in execution._state.fields_cache
         and execution.output_characters <= MAX_RENDERED_AT_ONCE
+        and not (call.shows_apps and execution.workflow.presentation)
     )
     if is_at_hand:
         return _render(execution, call, name)
@@ -293,7 +333,7 @@ async def continue_call(call: ToolCall, request: StartRequest) -> ToolAnswer:
 
 
 async def _wait_for_people(execution: Execution, call: ToolCall, began: float) -> Execution:
-    if call.ask is not None and execution.is_unapproved:
+    if call.ask is not None and execution.is_unapproved and not call.shows_cards:
         question = await run_in_database(question_about, execution, call.elicits())
         if question is not None:
             wait = partial(_watch, execution, call)
@@ -306,22 +346,37 @@ async def _ask_for_run(execution: Execution, call: ToolCall, began: float) -> Ex
     """Asks one question after the other until it is settled or the time of the call is up; clients without a
     handshake may have sent answers with the call."""
     asked = None
+    # The client's own question stays open for as long as without a card.
+    waits_longer = replace(call, shows_cards=False)
     if call.ask is None and call.responses:
         await run_in_database(answer, execution, as_sent(call.responses))
         return execution if execution.is_asking else await _watch(execution, call, began=began)
     while call.ask is not None and execution.is_asking and execution.input_request != asked:
         asked = execution.input_request
-        requests = await run_in_database(questions_of, execution)
-        waiting = partial(_watch, execution, call, began=began)
+        requests = await run_in_database(_asked_of_client, execution, call)
+        if not requests and call.shows_cards and not call.elicits():
+            break
+        waiting = partial(_watch, execution, waits_longer, began=began)
         execution = await ask_for_run(execution, requests, ask=call.ask, wait=waiting)
     return execution
+
+
+def _asked_of_client(execution: Execution, call: ToolCall) -> Requests:
+    """Returns the questions without those of the card: about an approval, and of a run to a person whom the
+    client itself cannot ask."""
+    modes = call.elicits()
+    if not call.shows_cards:
+        # A call that continues has already asked for the approval.
+        return requests_of(execution, modes, approval=not call.continues)
+    requests = requests_of(execution, modes, approval=False)
+    return {key: one for key, one in requests.items() if modes or one["method"] != ELICIT}
 
 
 async def _watch(
     execution: Execution, call: ToolCall, *, began: float | None = None, reports: bool = True
 ) -> Execution:
     """Waits for as long as a call does; `began`: when its time started, if it has."""
-    seconds = inline_wait(execution, patient=call.stays_for_progress, set_wait=call.set_wait)
+    seconds = inline_wait(execution, patient=call.stays_for_progress, set_wait=call.longest_wait)
     if seconds is None:
         seconds = execution.timeout_seconds + GRACE_SECONDS
     return await watch_until_settled(
@@ -345,8 +400,7 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     is_settled = execution.is_settled
     if call.ask is None and not call.takes_tasks and (execution.is_unapproved or execution.is_asking):
-        # A call that continues has already asked for the approval.
-        asked = requests_of(execution, frozenset() if call.continues else call.elicits())
+        asked = _asked_of_client(execution, call)
         if asked:
             return input_required(execution, asked)
     workflow = execution.workflow
@@ -357,6 +411,7 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
         and not is_settled
         and (
             execution.state == State.UNAPPROVED
+            or execution.is_paused
             or workflow is None
             or workflow.effective_execution_type != Workflow.ExecutionType.SYNC
         )
@@ -373,6 +428,8 @@ def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     )
     if present:
         result.meta = {**(result.meta or {}), RENAMED_TO: present}
+    if call.shows_apps:
+        relay_result(result, execution, by_own_tool=call.by_own_tool)
     return result
 
 

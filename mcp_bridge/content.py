@@ -67,11 +67,12 @@ def fits_inline(text: str) -> bool:
     return len(text) <= settings.CATALOGUE.inline_result_characters
 
 
-def take_part(text: str, *, offset: int) -> Part:
-    """Returns as much as fits inline. Raises NoSuchPart."""
+def take_part(text: str, *, offset: int, most: int | None = None) -> Part:
+    """Returns `most` characters, or as many as fit inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")
-    return Part(text[offset : offset + settings.CATALOGUE.inline_result_characters], offset, len(text))
+    end = offset + (most or settings.CATALOGUE.inline_result_characters)
+    return Part(text[offset:end], offset, len(text))
 
 
 def media_type(output: Any) -> str:

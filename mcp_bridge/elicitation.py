@@ -91,11 +91,15 @@ async def ask_while_waiting(
                 del _asked[request_id]
 
 
-def requests_of(execution: Execution, modes: frozenset[str]) -> Requests:
-    """The question about an approval, if the client can show it; else those of the run."""
-    if execution.is_unapproved and (question := question_about(execution, modes)) is not None:
+def requests_of(execution: Execution, modes: frozenset[str], *, approval: bool = True) -> Requests:
+    """The question about an approval, if the client can show it; else those of the run, which has asked
+    during its start only what the client can answer."""
+    if approval and execution.is_unapproved and (question := question_about(execution, modes)) is not None:
         return {APPROVAL: {"method": ELICIT, "params": question}}
-    return questions_of(execution)
+    requests = questions_of(execution)
+    if not execution.is_paused:
+        return requests
+    return {key: one for key, one in requests.items() if one["params"].get("mode", "form") in modes}
 
 
 def questions_of(execution: Execution) -> Requests:

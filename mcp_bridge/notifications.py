@@ -26,7 +26,7 @@ from identity.bearers import still_usable, withdrawn
 from identity.tokens import Access
 from mcp_bridge import resources
 from mcp_bridge.prompts import list_prompts, offered_prompts
-from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
+from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern, shows_cards
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task_to
 from mcp_bridge.tool_lists import ToolLists, View
@@ -127,20 +127,21 @@ class ListSnapshots:
         self._turn = asyncio.Lock()
 
     async def look(
-        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent], shows_cards: bool
     ) -> ListSnapshot:
         """Reads the present revision, which this process serves from now on."""
         # All listeners arrive at the same moment, most of them for the same view.
         async with self._turn:
-            return await run_in_database(self._look, access, version, events)
+            return await run_in_database(self._look, access, version, events, shows_cards)
 
     def _look(
-        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent], shows_cards: bool
     ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
         if self._remembered[0] is not catalogue:
             self._remembered = (catalogue, {})
-        view, known = View.of(access, version, catalogue), self._remembered[1]
+        view = View.of(access, version, catalogue, shows_cards=shows_cards)
+        known = self._remembered[1]
         for event in events:
             if (view, event) not in known:
                 known[view, event] = self._see(event, access, view, catalogue)
@@ -160,7 +161,9 @@ class ListSnapshots:
                 offered = offered_prompts(catalogue, access.bounds, scopes=access.scopes)
                 return list_prompts(offered.values())
             case subscriptions.ResourcesListChanged():
-                return resources.what_shows(catalogue, access.bounds, scopes=access.scopes)
+                return resources.what_shows(
+                    catalogue, access.bounds, scopes=access.scopes, has_cards=view.shows_cards
+                )
             case subscriptions.ResourceUpdated(uri=uri):
                 # Of the catalogue: the same for all callers with this view.
                 with contextlib.suppress(resources.UnknownResource):
@@ -275,6 +278,7 @@ class Notifier:
     stream: Stream
     interests: Interests
     version: str
+    shows_cards: bool
     snapshots: ListSnapshots
     modes: frozenset[str] = frozenset()  # See `elicitation_modes`
     ends_with_toolset: bool = True  # Whether the listener can reconnect when its toolset is back
@@ -312,7 +316,9 @@ class Notifier:
             yield revisions, watch
 
     async def _look(self) -> ListSnapshot:
-        return await self.snapshots.look(self.stream.access, self.version, self.interests.events)
+        return await self.snapshots.look(
+            self.stream.access, self.version, self.interests.events, self.shows_cards
+        )
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
         """Returns the present snapshot; differences are sent once every process serves it."""
@@ -413,6 +419,7 @@ class Subscriptions:
                     stream=stream,
                     interests=interests,
                     version=context.protocol_version,
+                    shows_cards=shows_cards(context),
                     snapshots=self.snapshots,
                     modes=elicitation_modes(context),
                 )
@@ -533,6 +540,7 @@ class PushedChanges:
                     stream=stream,
                     interests=interests,
                     version=context.protocol_version,
+                    shows_cards=shows_cards(context),
                     snapshots=self.snapshots,
                     ends_with_toolset=False,
                 )

@@ -13,7 +13,6 @@ from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
 from catalogue.schemas import ArgumentProblem
-from connectors.formats.json_schema import pointer_of
 from executions.refusals import InvalidArguments, UnknownTool
 from identity.tokens import Access
 
@@ -48,9 +47,8 @@ class PortableView:
         """The arguments by their own names. Raises InvalidArguments for texts that are not JSON."""
         if schema is None:
             return arguments
-        read, unreadable = make_portable(dict(schema)).read(arguments)
-        if unreadable:
-            problems = [ArgumentProblem(pointer_of(one.place), one.message) for one in unreadable]
+        read, problems = make_portable(dict(schema)).read(arguments)
+        if problems:
             raise InvalidArguments(called, problems)
         return read
 

@@ -21,9 +21,10 @@ from catalogue.served_schemas import Place, describe_inputs, required_first
 from connectors.definitions import FeatureKind
 from identity.tokens import Access
 from mcp_bridge import upstream
+from mcp_bridge.cards import allows_cards
 from mcp_bridge.content import write_output
 from mcp_bridge.portability import portable_view
-from mcp_bridge.request_meta import Context, page_bounds
+from mcp_bridge.request_meta import Context, page_bounds, shows_cards
 from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tool_lists import icon_models, list_ttl_ms, listed_workflows, make_of_each
 
@@ -126,7 +127,7 @@ async def _get(
 ) -> types.GetPromptResult | types.InputRequiredResult:
     """Raises MCPError."""
     written = params.arguments or {}
-    found = await run_in_database(_find_or_render, access, params.name, written)
+    found = await run_in_database(_find_or_render, access, params.name, written, shows_cards(context))
     if isinstance(found, ServerFeature):
         given = upstream.given_input(context, params, found, access)
         return await upstream.get_prompt(context, found, written, access, given)
@@ -134,7 +135,7 @@ async def _get(
 
 
 def _find_or_render(
-    access: Access, name: str, written: Mapping[str, str]
+    access: Access, name: str, written: Mapping[str, str], has_cards: bool
 ) -> types.GetPromptResult | ServerFeature:
     """Raises MCPError."""
     workflow = find_offered(access, name)
@@ -142,13 +143,17 @@ def _find_or_render(
         upstream.check_arguments(workflow, written)
         upstream.count_read(access)
         return workflow
-    arguments = _read_arguments(workflow, written)
-    tools = listed_workflows(current_catalogue(), access.bounds, scopes=access.scopes)
-    portable = portable_view(current_catalogue(), access.bounds)
+    catalogue = current_catalogue()
+    has_form = has_cards and allows_cards(catalogue, access.bounds)
+    arguments, is_complete = _read_arguments(workflow, written, has_form=has_form)
+    tools = listed_workflows(catalogue, access.bounds, scopes=access.scopes)
+    portable = portable_view(catalogue, access.bounds)
     shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
     if portable is not None:
         arguments = make_portable(workflow.served_input_schema).plan.write(arguments)
-    message = _ask_to_run(workflow, shown, arguments, has_own_tool=workflow.tool_name in tools)
+    # `execute_workflow` shows the form for what is missing.
+    has_own_tool = is_complete and workflow.tool_name in tools
+    message = _ask_to_run(workflow, shown, arguments, has_own_tool=has_own_tool)
     return types.GetPromptResult(
         description=workflow.shown_description or None,
         messages=[types.PromptMessage(role="user", content=types.TextContent(text=message))],
@@ -163,20 +168,26 @@ def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
     return types.PromptArgument(name=name, description=description or None, required=described["required"])
 
 
-def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:
-    """Drops empty optional ones: forms cannot omit a field. Raises MCPError that names all problems."""
-    inputs = describe_inputs(workflow.offered_input_schema)
+def _read_arguments(
+    workflow: Workflow, written: Mapping[str, str], *, has_form: bool
+) -> tuple[dict[str, Any], bool]:
+    """Drops empty optional ones: forms cannot omit a field. Also returns whether no required one is missing;
+    `has_form`: a form asks for those. Raises MCPError that names all problems."""
+    schema = workflow.offered_input_schema
+    inputs = describe_inputs(schema)
     arguments: dict[str, Any] = {}
     for name, text in written.items():
         described = inputs.get(name, {"type": "any", "required": False})
-        if text or described["required"]:
+        if text or (described["required"] and not has_form):
             arguments[name] = _read(text, described["type"])
-    if problems := find_argument_problems(workflow.offered_input_schema, arguments):
+    if problems := find_argument_problems(schema, arguments):
+        if has_form and not find_argument_problems({**schema, "required": []}, arguments):
+            return arguments, False
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise MCPError(
             types.INVALID_PARAMS, f"Invalid arguments for the prompt {workflow.tool_name}:\n{listed}"
         )
-    return arguments
+    return arguments, True
 
 
 def _read(text: str, kind: str) -> Any:

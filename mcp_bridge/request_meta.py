@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp import MCPError
+from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID, client_supports_apps
 from mcp.server.context import ServerRequestContext
-from mcp_types import INVALID_PARAMS, RequestId
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, INVALID_PARAMS, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from access.addresses import client_address
 from connectors.formats.json import UnreadableJSON, as_object, parse_top_level
 from executions.refusals import InvalidIdempotencyKey
-from executions.run_callers import ANSWERS
+from executions.run_callers import ANSWERS, CARDS
 
 Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -64,7 +65,32 @@ def marks_of_handshake(message: dict[str, Any]) -> list[str]:
     capabilities, marks = as_object(params.get("capabilities")), []
     if isinstance(asks := capabilities.get("elicitation"), dict):
         marks += [mode for mode in ELICITATION_MODES if isinstance(asks.get(mode), dict)] or ["form"]
-    return marks + [name for name in OTHER_ANSWERS if isinstance(capabilities.get(name), dict)]
+    marks += [name for name in OTHER_ANSWERS if isinstance(capabilities.get(name), dict)]
+    return [*marks, CARDS] if declares_cards(capabilities) else marks
+
+
+def declares_cards(capabilities: Any) -> bool:
+    """Reads a client's capabilities as `client_supports_apps` does."""
+    apps = as_object(as_object(as_object(capabilities).get("extensions")).get(EXTENSION_ID))
+    mime_types = apps.get("mimeTypes")
+    return isinstance(mime_types, list) and APP_MIME_TYPE in mime_types
+
+
+def shows_cards(context: Context) -> bool:
+    """Returns whether the client shows cards of MCP Apps."""
+    if context.method == "initialize":
+        return declares_cards((context.params or {}).get("capabilities"))
+    if context.request is not None and not is_modern(context):
+        return CARDS in session_marks(context.request.headers)
+    return client_supports_apps(context)
+
+
+def sender_shows_cards(message: dict[str, Any], headers: Mapping[str, str], version: str) -> bool:
+    """Returns the same for a message over HTTP that the SDK has not read."""
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        return CARDS in session_marks(headers)
+    meta = as_object(as_object(message.get("params")).get("_meta"))
+    return declares_cards(meta.get(CLIENT_CAPABILITIES_META_KEY))
 
 
 def takes_tasks(context: Context) -> bool:

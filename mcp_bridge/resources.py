@@ -26,12 +26,15 @@ from catalogue.served_schemas import summarise_inputs
 from connectors.definitions import FeatureKind
 from connectors.errors import NotFound
 from connectors.formats.lists import split_list
+from connectors.formats.mcp_apps import SCHEME
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
 from identity.tokens import Access
 from mcp_bridge import content, upstream
-from mcp_bridge.request_meta import Context, is_modern, page_bounds
+from mcp_bridge.cards import CARD, CARD_URI, allows_cards, read_card
+from mcp_bridge.cards.relay import describe_app, read_app
+from mcp_bridge.request_meta import Context, is_modern, page_bounds, shows_cards
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tool_lists import icon_models, list_ttl_ms
 
@@ -386,7 +389,9 @@ def register_resources(server: Server[Any], access_of: Callable[[Context], Acces
     server.add_request_handler(
         "resources/list",
         types.PaginatedRequestParams,
-        lambda context, params: run_in_database(_list, access_of(context), params.cursor),
+        lambda context, params: run_in_database(
+            _list, access_of(context), params.cursor, shows_cards(context)
+        ),
     )
     server.add_request_handler(
         "resources/templates/list",
@@ -403,6 +408,8 @@ def register_resources(server: Server[Any], access_of: Callable[[Context], Acces
 async def _answer_read(
     context: Context, params: types.ReadResourceRequestParams, access: Access
 ) -> types.ReadResourceResult | types.InputRequiredResult:
+    if params.uri == CARD_URI:
+        return read_card(list_ttl_ms())
     try:
         found = await run_in_database(_read, params.uri, access)
         if isinstance(found, upstream.Located):
@@ -415,7 +422,7 @@ async def _answer_read(
 
 
 def listed_resources(
-    catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]
+    catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str], has_cards: bool = False
 ) -> dict[str, Workflow | ServerFeature | None]:
     """Returns them by address; None: the list of workflows. Schemas and executions have only templates."""
     listed: dict[str, Workflow | ServerFeature | None] = {}
@@ -425,7 +432,7 @@ def listed_resources(
         workflows = {f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}
         listed |= {LIST: None, **workflows}
     of_servers = _of_servers(catalogue, bounds, FeatureKind.RESOURCE, scopes)
-    return listed | {feature.served_as: feature for feature in of_servers}
+    return listed | {one.served_as: one for one in of_servers if has_cards or not one.is_shown_app}
 
 
 def listed_templates(
@@ -435,12 +442,15 @@ def listed_templates(
     return [*ours, *_of_servers(catalogue, bounds, FeatureKind.TEMPLATE, scopes)]
 
 
-def what_shows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> list[Any]:
+def what_shows(
+    catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str], has_cards: bool = False
+) -> list[Any]:
     """Changes whenever the lists of resources and templates do."""
-    resources = listed_resources(catalogue, bounds, scopes=scopes)
+    resources = listed_resources(catalogue, bounds, scopes=scopes, has_cards=has_cards)
     templates = listed_templates(catalogue, bounds, scopes=scopes)
     of_servers = [one for one in (*resources.values(), *templates) if isinstance(one, ServerFeature)]
     return [
+        has_cards,
         *(
             (uri, one and (one.title, one.shown_description, one.shown_icons))
             for uri, one in resources.items()
@@ -458,8 +468,10 @@ def _of_servers(
     return (feature for feature in seen if feature.kind == kind.value)
 
 
-def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
-    shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
+def _list(access: Access, cursor: str | None, has_cards: bool) -> types.ListResourcesResult:
+    catalogue = current_catalogue()
+    has_cards = has_cards and allows_cards(catalogue, access.bounds)
+    shown = listed_resources(catalogue, access.bounds, scopes=access.scopes, has_cards=has_cards)
     listed = list(shown.items())
     positions = [
         "0" if one is None else f"1{one.tool_name}" if isinstance(one, Workflow) else f"2{uri}"
@@ -467,6 +479,8 @@ def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
     ]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE.page_size)
     resources = [_resource(uri, described) for uri, described in listed[begin:end]]
+    if has_cards and following is None:
+        resources.append(CARD)
     return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
 
 
@@ -490,7 +504,8 @@ def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTem
 
 def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Resource:
     if isinstance(workflow, ServerFeature):
-        return types.Resource(uri=uri, **upstream.describe_resource(workflow))
+        meta = describe_app(workflow) if workflow.is_shown_app else {}
+        return types.Resource(uri=uri, **upstream.describe_resource(workflow), _meta=meta or None)
     if workflow is None:
         whole = RESOURCES[0]
         return types.Resource(
@@ -510,14 +525,28 @@ def _read(uri: str, access: Access) -> Found | upstream.Located:
     """A server's resource is only located. Raises UnknownResource, MCPError for a missing scope."""
     if scheme_of(uri) not in OWN_SCHEMES and len(uri) <= MAX_ADDRESS_LENGTH and access.allows(Scope.RUN):
         seen = current_catalogue().features_within(access.bounds)
+        # Templates of other servers must not take over the address of an app.
+        apps = [one for one in seen if one.is_shown_app]
+        if (app := upstream.find_feature(apps, FeatureKind.RESOURCE, uri)) is not None:
+            upstream.count_read(access)
+            return _read_app(app, uri)
         if (located := upstream.find_resource(seen, uri)) is not None:
             upstream.count_read(access)
+            if located.uri.startswith(SCHEME) and located.feature.source.shows_apps:
+                raise UnknownResource(f"{uri[:SHOWN]} is an app that no curator has accepted.")
             return located
     kind, variables = find_kind(uri)
     if not kind.is_open_to(access.scopes):
         lack = describe_lack(*sorted(kind.scopes))
         raise MCPError(types.INVALID_PARAMS, f"This token may not read {kind.template}: {lack}")
     return kind.read(Reading(access, uri, variables))
+
+
+def _read_app(app: ServerFeature, uri: str) -> Found:
+    """Reads what a curator has accepted, never the server's present version."""
+    if (contents := read_app(app, uri)) is None:
+        raise UnknownResource(f"The HTML of {uri[:SHOWN]} is not known yet: refresh {app.source.name}.")
+    return Found([contents])
 
 
 RESOURCES = (*WORKFLOW_RESOURCES, *EXECUTION_RESOURCES)

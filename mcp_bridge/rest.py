@@ -55,8 +55,8 @@ class ToolsetSerializer(base.RowSerializer[Toolset]):
     class Meta:
         model = Toolset
         fields: tuple[str, ...] = (
-            "slug", "title", "description", "enabled", "mode", "portable", "token_budget",
-            "inline_wait_seconds", "calls_per_minute", "calls_at_once", "approval_required",
+            "slug", "title", "description", "enabled", "mode", "portable", "cards",
+            "token_budget", "inline_wait_seconds", "calls_per_minute", "calls_at_once", "approval_required",
             "approvers_needed", "reserved_for", "url", "workflow_count", "cost", "created_at", "updated_at",
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from catalogue.schemas import ArgumentProblem, find_argument_problems
 from connectors.protocol import ASIDE
 from executions.models import ErrorKind, Execution, FailureEffect, State
 from executions.models.execution import SAID_BY
-from executions.reading import describe_execution
+from executions.reading import describe_changed_input, describe_execution
 from executions.refusals import HELD_CHANGE
 from mcp_bridge import content
 from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
@@ -26,7 +26,7 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
         del described["input"]
         described["input_characters"] = len(given)
     if execution.is_settled and execution.state != State.COMPLETED:
-        described["note"] = _advice(execution)
+        described["note"] = advise(execution)
     if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
     notes = content.notes_of(execution) + content.notes_of(execution, ASIDE)
@@ -113,7 +113,8 @@ def execution_result(
     if execution.cached_at is not None:
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
         origin = f"From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}."
-    notes = [words for words in (*content.notes_of(execution), origin, note) if words]
+    changed = describe_changed_input(execution) if execution.is_settled else ""
+    notes = [words for words in (*content.notes_of(execution), origin, changed, note) if words]
     if not may_be_large:  # A terminal shows both
         _have_all_read(result, execution, notes, has_schema)
     notes += content.notes_of(execution, ASIDE)
@@ -272,11 +273,11 @@ def _failure_text(execution: Execution, why: str) -> str:
         last = f" Its last message: {_closed(execution.progress_message)}"
     return (
         f"{execution.tool_name} {execution.get_state_display()}: {why}{last}\n"
-        f"{_advice(execution)} {_reference(execution)}"
+        f"{advise(execution)} {_reference(execution)}"
     )
 
 
-def _advice(execution: Execution) -> str:
+def advise(execution: Execution) -> str:
     if execution.approval_hash and execution.admitted_at is None:
         return "Each new call needs approval again. Do not repeat a refused call unchanged."
     if execution.state == State.FAILED:
@@ -324,6 +325,8 @@ def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult
         )
         return text_result(text, structured=document)
     document["note"] = "It goes on and its result is kept: do not start it again."
+    if execution.is_paused:
+        document["note"] += f" {document['waits_for']} {PEOPLE_DECIDE}"
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
     problem = "".join(f"{_closed(one)} " for one in execution.problems)
     message = f": {execution.progress_message}" if execution.progress_message else ""

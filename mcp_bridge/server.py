@@ -12,6 +12,7 @@ import mcp_types as types
 from django.conf import settings
 from loguru import logger
 from mcp import MCPError
+from mcp.server.apps import EXTENSION_ID
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
@@ -24,7 +25,7 @@ from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, is_unusable, log_outage
 from catalogue.descriptions import Outage, Outages, current_outages, fresh_outages, outages_within
-from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
+from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue, present_catalogue
 from catalogue.models import Toolset
 from catalogue.naming import counted
 from connectors.formats.json_schema import pointer_of
@@ -45,6 +46,7 @@ from mcp_bridge.calls import (
     in_words,
     keep_level,
 )
+from mcp_bridge.cards import allows_cards
 from mcp_bridge.elicitation import Ask, Question
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import complete, register_prompts
@@ -127,7 +129,10 @@ class CatalogueServer(Server[None]):
     ) -> dict[str, Any]:
         """Over HTTP, `McpEndpoint` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
-        page_json = await self.tool_lists.page_json(self.access_of(context), context.protocol_version, cursor)
+        access, has_cards = self.access_of(context), request_meta.shows_cards(context)
+        page_json = await self.tool_lists.page_json(
+            access, context.protocol_version, cursor, shows_cards=has_cards
+        )
         listed: dict[str, Any] = json.loads(page_json[:-1])
         return listed
 
@@ -140,6 +145,8 @@ class CatalogueServer(Server[None]):
             idempotency_key=request_meta.idempotency_key(context),
             fresh=request_meta.wants_fresh(context),
             client=request_meta.describe_client(context),
+            shows_cards=(has_cards := await self._shows_cards(context)),
+            shows_apps=has_cards,
             takes_tasks=gets_tasks,
             progress=ProgressNotifications(context.session.report_progress) if reports else None,
             log=self._log_for(context),
@@ -187,7 +194,16 @@ class CatalogueServer(Server[None]):
         result = await call_next(ctx)
         if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
             return result
+        if await self._shows_cards(ctx):
+            # After the SDK has left out what the versions with a handshake do not define.
+            extensions = {**result["capabilities"].get("extensions", {}), EXTENSION_ID: {}}
+            result = {**result, "capabilities": {**result["capabilities"], "extensions": extensions}}
         return {**result, "instructions": await instructions_for(self.access_of(ctx))}
+
+    async def _shows_cards(self, context: Context) -> bool:
+        if not request_meta.shows_cards(context):
+            return False
+        return allows_cards(await present_catalogue(), self.access_of(context).bounds)
 
 
 NAMING = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from cachetools import FIFOCache
@@ -35,9 +35,11 @@ from catalogue.exposure import (
 )
 from catalogue.models import Toolset, Workflow
 from catalogue.naming import counted
+from connectors.formats.lists import split_list
 from identity.models import default_scopes
 from identity.tokens import Access
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
+from mcp_bridge.cards import APP_ONLY, allows_cards, has_our_card, tool_meta
 from mcp_bridge.content import promises_output
 from mcp_bridge.portability import PortableView, portable_view
 from mcp_bridge.request_meta import page_bounds
@@ -56,17 +58,22 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
-def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
-    """Returns tools by name; those for queries and signals only if a workflow declares some."""
+def built_in_tools(
+    seen: Workflows, scopes: frozenset[str], *, shows_cards: bool = False
+) -> Mapping[str, Tool]:
+    """Returns tools by name, without those that the operator leaves out; those for queries and signals only
+    if a workflow declares some."""
     useful: set[InteractionKind | None] = {None}
+    left_out = split_list(settings.CATALOGUE.left_out_tools)
     if any(workflow.queries for workflow in seen.values()):
         useful.add(InteractionKind.QUERY)
     if any(workflow.signals for workflow in seen.values()):
         useful.add(InteractionKind.SIGNAL)
     return {
-        name: tool.tool
+        name: tool.tool_with_card if shows_cards else tool.tool
         for name, tool in BUILT_IN_TOOLS.items()
-        if tool.is_open_to(scopes) and tool.takes_part_in in useful
+        if tool.is_open_to(scopes) and tool.takes_part_in in useful and name not in left_out
+        if shows_cards or not tool.app_only
     }
 
 
@@ -94,10 +101,15 @@ def make_of_each(
 
 
 def workflow_tool(
-    workflow: Workflow, *, portable: PortableView | None = None, to_the_end: bool = True
+    workflow: Workflow,
+    *,
+    portable: PortableView | None = None,
+    to_the_end: bool = True,
+    shows_cards: bool = False,
 ) -> Tool:
     """`to_the_end`: as in `promises_output`."""
-    is_promised = promises_output(workflow, to_the_end=to_the_end)
+    is_left_to_card = shows_cards and has_our_card(workflow)
+    is_promised = promises_output(workflow, to_the_end=to_the_end and not is_left_to_card)
     hints = workflow.effective_hints
     tool = Tool(
         name=workflow.tool_name,
@@ -107,6 +119,7 @@ def workflow_tool(
         output_schema=workflow.served_output_schema if is_promised else None,
         annotations=ToolAnnotations.model_validate(hints) if hints else None,
         icons=icon_models(workflow.shown_icons),
+        _meta=tool_meta(workflow) if shows_cards else None,
     )
     return tool if portable is None else portable.show(tool)
 
@@ -116,15 +129,21 @@ def icon_models(icons: Iterable[dict[str, Any]]) -> list[Icon] | None:
 
 
 def tool_json(
-    workflow: Workflow, version: str, portable: PortableView | None = None, *, to_the_end: bool = True
+    workflow: Workflow,
+    version: str,
+    portable: PortableView | None = None,
+    *,
+    to_the_end: bool = True,
+    shows_cards: bool = False,
 ) -> bytes:
     """Kept with the workflow, because most stay the same at a new revision: 1,000 tools take 0.2 s."""
     shown_as = None if portable is None else portable.shown_name(workflow.tool_name)
-    # Toolsets that require approval change without the workflow's object.
-    key = (version, shown_as, to_the_end, bool(workflow.approving_toolsets))
+    # Toolsets that require approval, and apps, change without the workflow's object.
+    app = workflow.app.served_as if shows_cards and workflow.app else ""
+    key = (version, shown_as, to_the_end, shows_cards, app, bool(workflow.approving_toolsets))
     made: bytes | None = workflow.derived.get(key)
     if made is None:
-        tool = workflow_tool(workflow, portable=portable, to_the_end=to_the_end)
+        tool = workflow_tool(workflow, portable=portable, to_the_end=to_the_end, shows_cards=shows_cards)
         made = workflow.derived[key] = serialise_tool(tool, version)
     return made
 
@@ -156,12 +175,16 @@ class View:
     version: str  # Of the protocol; handshake versions share one wire format
     person: Person | None = None  # Only names that occur in reservations
     waits_to_the_end: bool = True  # No inline wait is set for the token
+    shows_cards: bool = False
 
     @classmethod
-    def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
+    def of(cls, access: Access, version: str, catalogue: ExposedCatalogue, *, shows_cards: bool) -> "View":
+        """`shows_cards`: whether the client does; the toolset may not allow it."""
         shared = LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
         person = catalogue.reservations.relevant_of(access.bounds.person)
-        return cls(access.toolset, access.scopes, shared, person, access.inline_wait_seconds is None)
+        waits_to_the_end = access.inline_wait_seconds is None
+        has_cards = shows_cards and allows_cards(catalogue, access.bounds)
+        return cls(access.toolset, access.scopes, shared, person, waits_to_the_end, has_cards)
 
     @property
     def bounds(self) -> Bounds:
@@ -180,13 +203,18 @@ class ToolList:
         self._to_the_end = view.waits_to_the_end and (
             entry is None or entry.toolset.inline_wait_seconds is None
         )
-        built_in = built_in_tools(catalogue.seen_within(view.bounds), view.scopes).values()
+        seen = catalogue.seen_within(view.bounds)
+        built_in = built_in_tools(seen, view.scopes, shows_cards=view.shows_cards).values()
         self._built_in = [
-            serialise_tool(self._portable.show(tool) if self._portable else tool, view.version)
+            # Cards call theirs as they are.
+            serialise_tool(
+                self._portable.show(tool) if self._portable and tool.meta != APP_ONLY else tool, view.version
+            )
             for tool in built_in
         ]
         # Listed after the built-in tools.
-        self._workflows = [*listed_workflows(catalogue, view.bounds, scopes=view.scopes).values()]
+        shown = catalogue.for_cards if view.shows_cards else catalogue
+        self._workflows = [*listed_workflows(shown, view.bounds, scopes=view.scopes).values()]
         # Sorted; cursors are positions.
         self._positions = [
             *(f"0{number:03}" for number in range(len(self._built_in))),
@@ -224,7 +252,11 @@ class ToolList:
         ahead = len(self._built_in)
         workflows = self._workflows[max(begin - ahead, 0) : max(end - ahead, 0)]
         make = partial(
-            tool_json, version=self.view.version, portable=self._portable, to_the_end=self._to_the_end
+            tool_json,
+            version=self.view.version,
+            portable=self._portable,
+            to_the_end=self._to_the_end,
+            shows_cards=self.view.shows_cards,
         )
         return self._built_in[begin:end] + [tool for _, tool in make_of_each(make, workflows)]
 
@@ -242,17 +274,19 @@ class ToolLists:
         self._lists: FIFOCache[View, ToolList] = FIFOCache(MAX_VIEWS)
         self._making = threading.Lock()  # A hundred requests at once have a list made once
 
-    async def page_json(self, access: Access, version: str, cursor: str | None) -> bytes:
+    async def page_json(
+        self, access: Access, version: str, cursor: str | None, *, shows_cards: bool = False
+    ) -> bytes:
         """Reads from memory where the database need not be asked. Raises MCPError for a bad cursor."""
         if (catalogue := fresh_catalogue()) is not None:
-            view = View.of(access, version, catalogue)
+            view = View.of(access, version, catalogue, shows_cards=shows_cards)
             known = self._lists.get(view)
             is_within = view.toolset is None or catalogue.toolset_within(view.bounds) is not None
             if known is not None and known.catalogue is catalogue and is_within:
                 page = known.pages.get(known.bounds_of(cursor)[0])
                 if page is not None:
                     return page
-        return await run_in_database(self._make_page, access, version, cursor)
+        return await run_in_database(self._make_page, access, version, cursor, shows_cards)
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may query the database."""
@@ -264,8 +298,8 @@ class ToolLists:
                 self._on_new_catalogue(catalogue)
             return known
 
-    def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        present = self.current(View.of(access, version, current_catalogue()))
+    def _make_page(self, access: Access, version: str, cursor: str | None, shows_cards: bool) -> bytes:
+        present = self.current(View.of(access, version, current_catalogue(), shows_cards=shows_cards))
         with self._making:
             return present.page_json(cursor)
 
@@ -324,13 +358,20 @@ class ToolsetCost:
         return f"{self.compared}; {remedy}"
 
 
+@lru_cache(maxsize=1)  # Each page of the list of toolsets shows it
 def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
-    return _weigh(catalogue.workflows, mode=Toolset.Mode.FULL, budget=None)
+    return _weigh(catalogue.outside, mode=Toolset.Mode.FULL, budget=None)
 
 
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
     """A disabled toolset counts as enabled, which queries rules and picks unless prefetched."""
-    return cost_of_proposal(toolset, shown_by(toolset, catalogue))
+    if (entry := catalogue.toolsets.get(toolset.slug)) is None:
+        return cost_of_proposal(toolset, shown_by(toolset, catalogue))
+    # Once a revision, because the overview and each page of the list weigh many toolsets.
+    if "cost" not in entry.derived:
+        entry.derived["cost"] = cost_of_proposal(entry.toolset, entry.workflows)
+    cost: ToolsetCost = entry.derived["cost"]
+    return cost
 
 
 def cost_of_proposal(toolset: Toolset, workflows: Workflows) -> ToolsetCost:
@@ -342,8 +383,12 @@ def cost_of_proposal(toolset: Toolset, workflows: Workflows) -> ToolsetCost:
 
 def tokens_by_key(keys: Iterable[int]) -> dict[int, int]:
     """Tokens of each workflow's tool in a full list, without invalid rows."""
-    whole = Workflow.objects.select_related("source").filter(pk__in=keys)
-    made = make_of_each(partial(tool_json, version=LATEST_PROTOCOL_VERSION), whole)
+    return tokens_of(Workflow.objects.select_related("source").filter(pk__in=keys))
+
+
+def tokens_of(workflows: Iterable[Workflow]) -> dict[int, int]:
+    """Likewise, by key. Costs little for the catalogue's own objects, with which their tools are kept."""
+    made = make_of_each(partial(tool_json, version=LATEST_PROTOCOL_VERSION), workflows)
     return {workflow.pk: tokens_for(len(tool.decode())) for workflow, tool in made}
 
 

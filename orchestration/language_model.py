@@ -18,10 +18,10 @@ from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_at_exit
 from connectors.errors import ConnectorError, Misconfigured, Unreachable, backoff_seconds, spread
 from connectors.formats.json import UnreadableJSON, as_object, parse_json
-from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient, encode_body
+from connectors.network.client import NO_CREDENTIALS, Credentials, EngineClient, encode_body
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import extract_error_message, printable, shorten, words_of
-from connectors.network.transport import HttpLimits, retry_after
+from connectors.network.transport import Exchange, HttpLimits, retry_after
 from orchestration.models import Failure, StageFailed
 from telemetry import metrics
 
@@ -343,10 +343,10 @@ async def _ask(
     while True:
         parameters = dialect.parameters(schema, answer_tokens=wanted.answer_tokens)
         answer = await _send(client, wanted, {"messages": messages, "model": wanted.model, **parameters})
-        if isinstance(answer, Answer):
+        if isinstance(answer, Exchange):
             if 200 <= answer.status < 300:
                 break
-            words = shorten(" ".join(words_of(answer.body, client.redactor).split()), MAX_MESSAGE_LENGTH)
+            words = shorten(" ".join(words_of(answer.content, client.redactor).split()), MAX_MESSAGE_LENGTH)
             asks_for_json = schema is not None
             plainer, is_named = dialect.fallback_for(answer.status, words, asks_for_json=asks_for_json)
             if plainer is not None:
@@ -368,10 +368,10 @@ async def _ask(
     if dialect != known:
         logger.info("The model server rejects some request parameters; it now gets {}", dialect)
         known_dialects[server] = dialect
-    return read_completion(answer.body, model=wanted.model, answer_tokens=wanted.answer_tokens)
+    return read_completion(answer.content, model=wanted.model, answer_tokens=wanted.answer_tokens)
 
 
-async def _send(client: EngineClient, wanted: ModelSettings, body: dict[str, Any]) -> Answer | ModelError:
+async def _send(client: EngineClient, wanted: ModelSettings, body: dict[str, Any]) -> Exchange | ModelError:
     """A problem that may pass is returned. Raises other ModelErrors."""
     headers, content = encode_body(body, None)
     key = wanted.api_key.get_secret_value()
@@ -397,9 +397,9 @@ async def _send(client: EngineClient, wanted: ModelSettings, body: dict[str, Any
         raise ModelError(sentence, problem=ModelProblem.EMPTY) from None
 
 
-def _passing_problem(answer: Answer, words: str, wanted: ModelSettings) -> ModelError:
+def _passing_problem(answer: Exchange, words: str, wanted: ModelSettings) -> ModelError:
     """Raises ModelError for a refusal that does not pass."""
-    status, wait, has_quota = answer.status, retry_after(answer.headers), NO_QUOTA not in answer.body
+    status, wait, has_quota = answer.status, retry_after(answer.headers), NO_QUOTA not in answer.content
     problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)
     quoted = f" It says: {words}" if words and status not in (401, 403) else ""
     refusal = ModelError(sentence + quoted, problem=problem)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Self
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from access.callers import Caller
 from catalogue.fields import JSONTextField
@@ -12,17 +13,17 @@ from executions.models import Execution
 
 
 class Stage(models.TextChoices):
-    TOOL_RETRIEVAL = "tool_retrieval", "finding the tools"
-    LLM_SELECTION = "llm_selection", "choosing tool and arguments"
-    API_EXECUTION = "api_execution", "running the tool"
-    RESPONSE_FORMATTING = "response_formatting", "putting the answer into words"
+    TOOL_RETRIEVAL = "tool_retrieval", _("finding the tools")
+    LLM_SELECTION = "llm_selection", _("choosing tool and arguments")
+    API_EXECUTION = "api_execution", _("running the tool")
+    RESPONSE_FORMATTING = "response_formatting", _("putting the answer into words")
 
 
 class StageState(models.TextChoices):
-    RUNNING = "running", "in progress"
-    DONE = "done", "done"
-    FAILED = "failed", "failed"
-    SKIPPED = "skipped", "skipped"
+    RUNNING = "running", _("in progress")
+    DONE = "done", _("done")
+    FAILED = "failed", _("failed")
+    SKIPPED = "skipped", _("skipped")
 
 
 def started_stage(stage: Stage, at: datetime) -> dict[str, Any]:
@@ -31,19 +32,19 @@ def started_stage(stage: Stage, at: datetime) -> dict[str, Any]:
 
 
 class Failure(models.TextChoices):
-    UNKNOWN_TOOLS = "unknown_tools", "unknown tools"
-    NO_TOOL_FITS = "no_tool_fits", "no tool fits"
-    PROPOSAL_REFUSED = "proposal_refused", "the proposal was refused"
-    MODEL_ANSWER = "model_answer", "the model returned no usable answer"
-    MODEL_UNAVAILABLE = "model_unavailable", "the model is unavailable"
-    MODEL_TIMEOUT = "model_timeout", "the model took too long"
-    BUSY = "busy", "too busy"
-    TOO_MANY_CALLS = "too_many_calls", "too many calls"
-    RUN_FAILED = "run_failed", "the run failed"
-    RUN_TIMED_OUT = "run_timed_out", "the run took too long"
-    UNCONFIRMED = "unconfirmed", "it is not known whether it ran"
-    INTERRUPTED = "interrupted", "interrupted"
-    INTERNAL = "internal", "internal error"
+    UNKNOWN_TOOLS = "unknown_tools", _("unknown tools")
+    NO_TOOL_FITS = "no_tool_fits", _("no tool fits")
+    PROPOSAL_REFUSED = "proposal_refused", _("the proposal was refused")
+    MODEL_ANSWER = "model_answer", _("the model returned no usable answer")
+    MODEL_UNAVAILABLE = "model_unavailable", _("the model is unavailable")
+    MODEL_TIMEOUT = "model_timeout", _("the model took too long")
+    BUSY = "busy", _("too busy")
+    TOO_MANY_CALLS = "too_many_calls", _("too many calls")
+    RUN_FAILED = "run_failed", _("the run failed")
+    RUN_TIMED_OUT = "run_timed_out", _("the run took too long")
+    UNCONFIRMED = "unconfirmed", _("it is not known whether it ran")
+    INTERRUPTED = "interrupted", _("interrupted")
+    INTERNAL = "internal", _("internal error")
 
 
 class StageFailed(Exception):
@@ -85,13 +86,13 @@ class WorkflowRequest(models.Model):
     """Each transition is one UPDATE of a running request, and returns False if it had ended."""
 
     class Status(models.TextChoices):
-        RUNNING = "running", "in progress"
-        SUCCESS = "success", "success"
-        ERROR = "error", "error"
+        RUNNING = "running", _("in progress")
+        SUCCESS = "success", _("success")
+        ERROR = "error", _("error")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     caller = models.CharField(max_length=100)
-    caller_name = models.CharField("caller", max_length=255)
+    caller_name = models.CharField(_("caller"), max_length=255)
     toolset = models.CharField(
         max_length=64, blank=True, db_default="", help_text="The toolset that limited it. Empty: none."
     )
@@ -142,8 +143,8 @@ class WorkflowRequest(models.Model):
     objects: ClassVar[models.Manager["WorkflowRequest"]] = WorkflowRequestQuerySet.as_manager()
 
     class Meta:
-        verbose_name = "natural-language request"
-        verbose_name_plural = "natural-language requests"
+        verbose_name = _("natural-language request")
+        verbose_name_plural = _("natural-language requests")
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=["caller", "-created_at"], name="request_by_caller"),

@@ -409,7 +409,8 @@ def settle_requests() -> None:
     """Ends requests whose run has ended, and begins to format the responses of some. Called by the schedule
     and before each read, so that a status is not behind its run."""
     records.settle_with_runs()
-    unformatted = records.unformatted().order_by("created_at")
+    # In the order of the index, because SQLite would read all requests for another order.
+    unformatted = records.unformatted().order_by("deadline_at")
     # By key first: a list, which calls this, must not read the long texts of records.
     for key in unformatted.values_list("pk", flat=True)[:FORMATTED_AT_ONCE]:
         for request in unformatted.select_related(*records.WITH_RUN).filter(pk=key):

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -24,7 +23,6 @@ MAX_SHOWN_TITLE = 80  # Where only names and titles are given
 MAX_LIKELY = 40  # Tools that are described once the model has said what it looks for
 MAX_ENDPOINT = 2_000
 BETWEEN = "\n\n"
-REMEMBERED_ENTRIES = 2_000  # Texts of tools, a few kilobytes each
 SHOWN_ID = 100
 MAX_NAME = 120
 MAX_VALUE = 80  # Characters of a default and of each value of an enumeration
@@ -162,51 +160,22 @@ def rank_tools(
     return sorted(workflows, key=lambda workflow: order.get(workflow.tool_name, len(order)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ToolText:
-    """A cache key: content hash and overrides stand for the schemas, which are slow to compare."""
-
-    name: str
-    title: str
-    description: str
-    endpoint: str
-    content_hash: str
-    argument_overrides: str
-    input_schema: dict[str, Any] = field(compare=False, repr=False)
-    output_schema: dict[str, Any] | None = field(compare=False, repr=False)
-
-
 def _entry(workflow: Workflow, depth: _Depth) -> str:
     endpoint = ""
     if is_http_tool(workflow):
         # Such as `GET https://api.example.com/orders/{order_id}`
         operation = HttpOperation.of(workflow.ref)
         endpoint = f"{operation.method} {workflow.source.config.get('base_url', '')}{operation.path}"
-    text = _ToolText(
-        name=workflow.tool_name,
-        title="" if workflow.title == workflow.tool_name else workflow.title,
-        description=workflow.shown_description,
-        endpoint=endpoint,
-        content_hash=workflow.content_hash,
-        argument_overrides=json.dumps(workflow.argument_overrides),
-        input_schema=workflow.offered_input_schema,
-        output_schema=workflow.declared_output_schema,
-    )
-    return _written(text, depth)
-
-
-# Walking the schemas of a hundred tools takes longer than the rest of a request.
-@lru_cache(maxsize=REMEMBERED_ENTRIES)
-def _written(text: _ToolText, depth: _Depth) -> str:
+    title = "" if workflow.title == workflow.tool_name else workflow.title
     facts = {
-        "name": text.name,
-        "title": one_line(text.title, MAX_TITLE_LENGTH),
-        "description": one_line(text.description, depth.description),
-        "endpoint": one_line(text.endpoint, MAX_ENDPOINT),
+        "name": workflow.tool_name,
+        "title": one_line(title, MAX_TITLE_LENGTH),
+        "description": one_line(workflow.shown_description, depth.description),
+        "endpoint": one_line(endpoint, MAX_ENDPOINT),
     }
     lines = [f"{name}: {value}" for name, value in facts.items() if value]
-    parameters = schema_lines(text.input_schema, depth.parameters, says_required=True)
-    output = schema_lines(text.output_schema, depth.output, says_required=False)
+    parameters = schema_lines(workflow.offered_input_schema, depth.parameters, says_required=True)
+    output = schema_lines(workflow.declared_output_schema, depth.output, says_required=False)
     lines += ["parameters:", *parameters] if parameters else ["parameters: none"]
     lines += ["output:", *output] if output else []
     return "\n".join(lines)

@@ -158,18 +158,16 @@ def _current(
     parent: otel_context.Context | None,
     attributes: Mapping[str, str | int] | None,
 ) -> Iterator[Span]:
-    """Unlike OpenTelemetry's own, leaves the messages of errors out."""
-    span = _tracer.start_span(name, parent, kind, attributes)
-    left = otel_context.attach(trace.set_span_in_context(span))
-    try:
-        yield span
-    except Exception as error:
-        if "error.type" not in (getattr(span, "attributes", None) or {}):
-            fail(span, type(error).__name__)
-        raise
-    finally:
-        otel_context.detach(left)
-        span.end()
+    """Leaves the messages of errors out."""
+    with _tracer.start_as_current_span(
+        name, parent, kind, attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            if "error.type" not in (getattr(span, "attributes", None) or {}):
+                fail(span, type(error).__name__)
+            raise
 
 
 def fail(span: Span, error_type: str) -> None:

@@ -21,7 +21,7 @@ from tests.processes import ROOT
 TABLE = Path(__file__).with_suffix(".csv")
 DOCUMENT = ROOT / "docs" / "permissions.md"
 PLAIN = "user"  # An account that is not staff and has no role
-ROLES = [role.label for role in Role.Name]
+ROLES = [str(role.label) for role in Role.Name]
 PEOPLE = ["anonymous", PLAIN, *ROLES]
 TOKENS = [scope.value for scope in Scope]
 COLUMNS = [*PEOPLE, *TOKENS]
@@ -34,8 +34,6 @@ FOR_EVERY_ROLE = {"changelist", "change", "history"}
 """The pages of each model that every role may open: the document says so once."""
 OTHER_PAGES = {
     ("index", "open"): "overview",
-    ("executions_uncalled", "open"): "not called",
-    ("executions_uncalled", "post"): "disable those not called",
 }
 
 

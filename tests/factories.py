@@ -125,7 +125,7 @@ def make_execution(
     ExecutionPayload.objects.create(
         execution=execution, **{"input": {}, "output": {"answer": 42}} | (payload or {})
     )
-    if execution.is_final:
+    if execution.is_final and execution.is_counted:
         carry_out(usage_insertion([end_of(execution, {})]))
     execution.note("created", f"{execution.caller_name} called {execution.tool_name}.")
     return execution

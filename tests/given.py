@@ -31,6 +31,7 @@ from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
 from config.monitoring import forget_measures
+from executions.failure_spikes import find_spikes
 from executions.runner.schedule import forget_runs
 from executions.starting import forget_admissions
 from executions.statistics import forget_past_days
@@ -39,6 +40,7 @@ from identity.authentication import forget_pauses
 from identity.bearers import forget_bearers
 from identity.external_tokens import forget_outside
 from identity.tokens import forget_uses
+from mcp_bridge.card_tools import find_usual_seconds, has_pages, summarise_past
 from telemetry import traces
 from telemetry.sampling import AtMost
 from tests.audit.opened import opened_audit
@@ -69,6 +71,9 @@ def _nothing_remembered() -> Iterator[None]:
 def _forget() -> None:
     forget_catalogue()
     forget_past_days()
+    find_spikes.cache_clear()
+    for remembered in (summarise_past, find_usual_seconds, has_pages):
+        remembered.cache_clear()
     forget_measures()
     forget_runs()
     # Not read again: tests count queries, and many of them have no database.

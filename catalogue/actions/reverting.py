@@ -1,6 +1,9 @@
 """Reverting a recorded change by a new change, with all of its checks."""
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -18,6 +21,7 @@ from catalogue.actions.workflows import (
     enable_workflows,
     override_workflow,
 )
+from catalogue.exposure import exposed_tools
 from catalogue.models import (
     HistoryEntry,
     ProductSettings,
@@ -96,6 +100,56 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
     except (UnknownWorkflows, InvalidSettings) as error:
         raise RevertRefused(f"{error}.") from None
     return entry.reverted_by.latest("pk")
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What came of reverting several changes."""
+
+    reverted: int
+    refused: list[tuple[HistoryEntry, str]]  # With the reason; nothing of these was changed
+    exposes: list[str]  # Tools that agents see since, and did not before
+
+
+class WouldExpose(Exception):
+    """Nothing was changed: agents would see further tools, and nobody has agreed to that."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"Agents would see {counted(len(names), 'more tool')}.")
+        self.names = names
+
+
+def agreement(names: Iterable[str]) -> str:
+    """What an answer to the question repeats, so that it is an answer about these tools."""
+    return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()
+
+
+@transaction.atomic
+def revert_together(
+    entries: Iterable[HistoryEntry],
+    *,
+    by: history.Actor,
+    may: Callable[[str], bool],
+    agreed: str = "",
+) -> Together:
+    """The latest first, so that several changes of one object are reverted in turn. `may`: whether the person
+    has a permission. Raises WouldExpose, unless `agreed` is the agreement to exposing just these tools."""
+    Revision.lock()
+    before, refused, reverted = exposed_tools(), [], 0
+    with history.one_batch():
+        for entry in sorted(entries, key=lambda one: (one.at, one.pk), reverse=True):
+            needed = permission_to_revert(entry)
+            try:
+                if not (why_not_revertible(entry) or may(needed)):
+                    raise RevertRefused(f"You lack the permission {needed}.")
+                revert_change(entry, by=by)
+                reverted += 1
+            except RevertRefused as error:
+                refused.append((entry, str(error)))
+    exposes = [name for key, name in exposed_tools().items() if key not in before]
+    if exposes and agreed != agreement(exposes):
+        raise WouldExpose(exposes)
+    return Together(reverted, refused, exposes)
 
 
 def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:

@@ -134,9 +134,10 @@ def accept_offers(
     return _decide(offers, by, partial(_accept, fields=fields), fields, awaiting)
 
 
-def keep_accepted(offers: Offers, *, by: Actor) -> Decided:
-    """Keep the accepted layer until the engine offers another one; new workflows stay hidden."""
-    return _decide(offers, by, _keep)
+def keep_accepted(offers: Offers, *, by: Actor, awaiting: Collection[int] = ()) -> Decided:
+    """Keep the accepted layer until the engine offers another one; new workflows stay hidden. `awaiting`: as
+    for `accept_offers`."""
+    return _decide(offers, by, _keep, awaiting=awaiting)
 
 
 def _decide(

@@ -9,8 +9,8 @@ from catalogue.history import Actor, record_change, remember_relations, set_fiel
 from catalogue.models import Revision, Toolset, ToolsetRule, Workflow
 
 CHANGEABLE = (
-    "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
-    "reserved_for",
+    "slug", "title", "description", "enabled", "mode", "portable", "cards", "token_budget",
+    "inline_wait_seconds", "reserved_for",
     "calls_per_minute", "calls_at_once",
     "approval_required", "approvers_needed",
 )  # fmt: skip
@@ -56,4 +56,18 @@ def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor
         toolset.picked.add(*chosen)
         record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
         record_change(by, chosen, f"Added to the toolset {toolset}.")
+    return len(chosen)
+
+
+@transaction.atomic
+def remove_from_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor) -> int:
+    """Returns how many were picked; those that its rules include stay in it."""
+    Revision.lock()
+    keys = list(workflows.values_list("pk", flat=True))
+    chosen = list(toolset.picked.filter(pk__in=keys).only("tool_name").order_by())
+    if chosen:
+        remember_relations(toolset)
+        toolset.picked.remove(*chosen)
+        record_change(by, [toolset], f"Removed {len(chosen)} picked by hand.")
+        record_change(by, chosen, f"Removed from the toolset {toolset}.")
     return len(chosen)

@@ -19,10 +19,12 @@ from catalogue.naming import listed
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
-    "tool_name", "title_override", "description_override", "tags_override", "argument_overrides",
+    "tool_name", "only_in_toolsets", "title_override", "description_override", "tags_override",
+    "argument_overrides",
     "timeout_seconds", "inline_wait_seconds", "execution_type_override", "on_disconnect", "reattach",
     "max_concurrent", "calls_per_minute", "calls_at_once", *CURATORS_HINTS, "icon_override",
     "offered_as_prompt", "cache_seconds", "approval_required", "approval_rules", "approvers_needed",
+    "answered_by",
 )  # fmt: skip
 
 MAX_FORMER_NAMES = 20

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
@@ -26,15 +27,17 @@ from django.http import (
     HttpRequest,
     HttpResponse,
     HttpResponseBase,
-    HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
 from unfold.admin import checkbox
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
@@ -50,7 +53,7 @@ from catalogue.history import (
     recorded_model,
     remember_relations,
 )
-from catalogue.long_lists import BoundedPaginator, search_newest, search_problem, with_keys
+from catalogue.long_lists import BoundedPaginator, read_key, search_newest, search_problem, with_keys
 from catalogue.models import HistoryEntry, Revision
 from catalogue.models.history import Exposing
 from catalogue.naming import counted
@@ -116,6 +119,10 @@ def _all_escaped(found: Any) -> Any:
 class CatalogueChangeList(ChangeList):  # type: ignore[misc]
     queryset: QuerySet[Any] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = capfirst(str(self.opts.verbose_name_plural))
+
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Each filter that counts its choices requests the rows without itself, although most are not in
         use."""
@@ -148,8 +155,9 @@ class BoundedChangeList(CatalogueChangeList):
 
 
 @cache
-def _checkbox() -> str:
-    """Renders all rows' with KEY as the key, because Unfold renders two templates for each checkbox."""
+def _checkbox(language: str) -> str:
+    """Renders all rows' with KEY as the key, because Unfold renders two templates for each checkbox. Its
+    label is in the reader's language."""
     return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
@@ -174,13 +182,14 @@ class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
     # Unused, but Unfold looks for it with each field, and Django lists all attributes where one is missing
     conditional_fields: ClassVar[dict[str, str]] = {}
+    when_empty: Any = ""  # What the list says if there are no rows at all
     csv_address = ""  # Below the list's own, if it is offered as CSV
     newest_by = ""  # The column by which a table that grows with every call is sorted, newest first
     history_model: type[models.Model] | None = None  # Shows the history of its object with the same key
 
     @admin.display(description=UnfoldAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
     def action_checkbox(self, obj: Any) -> SafeString:
-        return SafeString(_checkbox().replace(KEY, escape(obj.pk)))
+        return SafeString(_checkbox(translation.get_language() or "").replace(KEY, escape(obj.pk)))
 
     @property
     def show_full_result_count(self) -> bool:  # type: ignore[override]
@@ -221,9 +230,11 @@ class CatalogueAdmin(UnfoldAdmin):
         """Drops the empty values that browsers send for unused filters."""
         # An empty order means unsorted, a missing one the default; all rows are asked for without a value.
         meant = (ORDER_VAR, ALL_VAR)
-        chosen = {name: str(value) for name, value in request.GET.items() if value or name in meant}
-        if request.method == "GET" and len(chosen) < len(request.GET):
-            return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
+        sent = [(name, value) for name, values in request.GET.lists() for value in values]
+        pairs = [(name, value) for name, value in sent if value or name in meant]
+        chosen = dict(pairs)
+        if request.method == "GET" and len(pairs) < len(sent):
+            return HttpResponseRedirect(f"{request.path}?{urlencode(pairs)}" if pairs else request.path)
         wrong = [name for name in (PAGE_VAR, ORDER_VAR) if not MEANT[name].fullmatch(chosen.get(name, ""))]
         answer = None
         if not wrong:
@@ -233,6 +244,33 @@ class CatalogueAdmin(UnfoldAdmin):
             return answer
         messages.error(request, _why_not_shown(chosen, wrong))
         return HttpResponseRedirect(request.path)
+
+    def guarded(
+        self, view: Callable[..., HttpResponseBase], may: Callable[[HttpRequest], bool], *methods: str
+    ) -> Callable[..., HttpResponseBase]:
+        """A view of an address: 403 for users who may not, then 405 for other methods."""
+        allowed = require_http_methods(methods)(view)
+
+        def check(request: HttpRequest, **values: Any) -> HttpResponseBase:
+            if not may(request):
+                raise PermissionDenied
+            return allowed(request, **values)
+
+        return self.admin_site.admin_view(check)
+
+    def read_list(self, request: HttpRequest) -> Any:
+        """The list with its filters, search and order, but without its rows; None if its address is wrong."""
+
+        class Unread(self.get_changelist(request)):  # type: ignore[misc]
+            def get_results(self, request: HttpRequest) -> None:
+                """Reads no rows."""
+
+        pages = copy(self)
+        pages.get_changelist = lambda *_, **__: Unread  # type: ignore[method-assign]
+        try:
+            return pages.get_changelist_instance(request)
+        except (IncorrectLookupParameters, DisallowedModelAdminLookup):
+            return None
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """A list filtered by a related object presets that object for new ones."""
@@ -249,9 +287,21 @@ class CatalogueAdmin(UnfoldAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
         """An answer is for the rows that the question was about, not for all that match by then."""
-        if (asked := request.POST.get(ASKED)) is not None:
-            queryset = queryset.filter(pk__in=[key for key in asked.split(",") if key.isdecimal()])
+        asked, posted = request.POST.get(ASKED), request.POST.copy()
+        sent = posted.getlist(ACTION_CHECKBOX_NAME) if asked is None else asked.split(",")
+        keys = list(filter(self._is_key, sent))
+        if asked is not None:
+            queryset = queryset.filter(pk__in=keys)
+        posted.setlist(ACTION_CHECKBOX_NAME, keys)
+        request.POST = posted  # type: ignore[assignment]
         return super().response_action(request, queryset, *args, **kwargs)
+
+    def _is_key(self, text: str) -> bool:
+        if not isinstance(self.opts.pk, models.UUIDField):
+            return read_key(text) is not None
+        with suppress(ValidationError):
+            return self.opts.pk.to_python(text) is not None
+        return False
 
     # Questions before a deletion and Django's messages name things in the middle of their sentences.
 
@@ -361,7 +411,8 @@ def _in_words(message: Any) -> str:
     """Django passes the changes of a form as a structure, which a LogEntry turns into sentences."""
     if isinstance(message, str):
         return message
-    return LogEntry(action_flag=CHANGE, change_message=json.dumps(message)).get_change_message()
+    with translation.override(None):  # The history is English, whoever made the change
+        return LogEntry(action_flag=CHANGE, change_message=json.dumps(message)).get_change_message()
 
 
 class ColumnFilter(DropdownFilter):  # type: ignore[misc]
@@ -373,20 +424,10 @@ class ColumnFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
 
 
-class CountingFilter(DropdownFilter):  # type: ignore[misc]
-    """Counts the rows of its choices in a constant number of queries."""
+class OptionsFilter(DropdownFilter):  # type: ignore[misc]
+    """Counts the rows of its choices with one query."""
 
-    def get_facet_queryset(self, changelist: ChangeList) -> dict[str, int]:
-        counts = self.count_choices(changelist.get_queryset(self.request, self.expected_parameters()))
-        return {f"{place}__c": counts.get(value, 0) for place, (value, _) in enumerate(self.lookup_choices)}
-
-    def count_choices(self, rows: QuerySet[Any]) -> Mapping[str, int]:
-        """Returns the numbers of rows by value; values without rows may be missing."""
-        raise NotImplementedError
-
-
-class OptionsFilter(CountingFilter):
-    options: ClassVar[Mapping[str, tuple[str, Q | Callable[[], Q]]]]
+    options: ClassVar[Mapping[str, tuple[Any, Q | Callable[[], Q]]]]
     """By the parameter's value: the label, and the condition for the rows."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -396,10 +437,13 @@ class OptionsFilter(CountingFilter):
         chosen = self.value()
         return queryset.filter(self._condition(chosen)) if chosen in self.options else queryset
 
-    def count_choices(self, rows: QuerySet[Any]) -> Mapping[str, int]:
+    def get_facet_queryset(self, changelist: ChangeList) -> dict[str, int]:
+        rows = changelist.get_queryset(self.request, self.expected_parameters())
         # A value may have the name of a column, which its condition would then not find.
         counts = {f"of_{value}": Count("pk", filter=self._condition(value)) for value in self.options}
-        return {name.removeprefix("of_"): count for name, count in rows.aggregate(**counts).items()}
+        found = rows.aggregate(**counts)
+        places = enumerate(self.lookup_choices)
+        return {f"{place}__c": found.get(f"of_{value}", 0) for place, (value, _) in places}
 
     def _condition(self, value: str) -> Q:
         _, condition = self.options[value]
@@ -413,17 +457,17 @@ def since(column: str, **age: int) -> Callable[[], Q]:
 class SinceFilter(OptionsFilter):
     """Shows rows by the age of their time `at`."""
 
-    title = "date"
+    title = gettext_lazy("date")
     parameter_name = "since"
     options = {
-        "1": ("the last 24 hours", since("at", days=1)),
-        "7": ("the last 7 days", since("at", days=7)),
-        "30": ("the last 30 days", since("at", days=30)),
-        "365": ("the last year", since("at", days=365)),
+        "1": (gettext_lazy("the last 24 hours"), since("at", days=1)),
+        "7": (gettext_lazy("the last 7 days"), since("at", days=7)),
+        "30": (gettext_lazy("the last 30 days"), since("at", days=30)),
+        "365": (gettext_lazy("the last year"), since("at", days=365)),
     }
 
 
-def column(label: str, field: str, show: Callable[[Any], Any] = ago, *, sorts: bool = True) -> Any:
+def column(label: Any, field: str, show: Callable[[Any], Any] = ago, *, sorts: bool = True) -> Any:
     """A column that shows a field, such as `workflow__tool_name`, and sorts by it."""
     read = attrgetter(field.replace("__", "."))
     shown = admin.display(description=label, ordering=field if sorts else None)
@@ -455,25 +499,26 @@ class PanelOnlyMixin(ReadOnlyMixin):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Button:
     name: str
-    label: str
+    label: Any  # Translated where it is shown
     icon: str
     variant: str = "default"
-    confirm: str = ""  # A question to answer first
+    confirm: Any = ""  # A question to answer first
     values: tuple[tuple[str, str], ...] = ()
     records: bool = False  # The method records the history itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    label: str
+    label: Any
     icon: str  # A Material symbol
     address: str
 
 
-def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Mark a method `(request, obj) -> None` as a button's; it reports its result in messages."""
+def button(label: Any, **looks: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method `(request, obj)` as a button's; it reports its result in messages, or returns a question
+    as a page."""
 
-    def mark(method: Callable[..., None]) -> Callable[..., None]:
+    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.button = Button(name=method.__name__, label=label, **looks)  # type: ignore[attr-defined]
         return method
 
@@ -489,13 +534,17 @@ class ButtonsMixin(CatalogueAdmin):
 
     def get_buttons(self, request: HttpRequest, obj: Any) -> list[Button]:
         """Returns the buttons that apply to the object; none for users who may only view."""
-        if not self.may_press_buttons(request):
+        if not self.may_press_buttons_of(request, obj):
             return []
         return [getattr(self, name).button for name in self.buttons]
 
     def may_press_buttons(self, request: HttpRequest) -> bool:
         """The model's change permission, also where its rows cannot be edited."""
         return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
+
+    def may_press_buttons_of(self, request: HttpRequest, obj: Any) -> bool:
+        """`obj` is None where others have removed it."""
+        return self.may_press_buttons(request)
 
     def get_urls(self) -> list[URLPattern]:
         views = {name: self.admin_site.admin_view(partial(self._press, name=name)) for name in self.buttons}
@@ -509,18 +558,22 @@ class ButtonsMixin(CatalogueAdmin):
         return f"{self.opts.app_label}_{self.opts.model_name}"
 
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
-        if not self.may_press_buttons(request):
-            raise PermissionDenied
         obj = self.get_object(request, unquote(object_id))
+        if not self.may_press_buttons_of(request, obj):
+            raise PermissionDenied
         if obj is None:
             gone = f"Nothing was done: this {self.opts.verbose_name} no longer exists. {self.why_gone}"
             messages.warning(request, gone.strip())
             return HttpResponseRedirect(reverse(f"admin:{self._url_name}_changelist"))
         if request.method == "POST":
-            method = getattr(self, name)
-            method(request, obj)
+            method: Any = getattr(self, name)
+            answer: HttpResponseBase | None = method(request, obj)
+            if answer is not None:
+                return answer
             if not method.button.records:
-                self.log_change(request, obj, f"Clicked “{method.button.label}”.")
+                with translation.override(None):
+                    clicked = f"Clicked “{method.button.label}”."
+                self.log_change(request, obj, clicked)
         return HttpResponseRedirect(reverse(f"admin:{self._url_name}_change", args=[quote(obj.pk)]))
 
     def render_change_form(
@@ -566,7 +619,6 @@ def ask_for_selected(
         apply(form)
         return None
     count = queryset.count()
-    selected = [(ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)]
     across = request.POST.get("select_across", "0")
     context = pages.admin_site.each_context(request) | {
         "title": title,
@@ -582,7 +634,7 @@ def ask_for_selected(
             ("post", "yes"),
             # In one field, because a form may have a thousand of them at most.
             (ASKED, ",".join(map(str, queryset.values_list("pk", flat=True)))),
-            *selected,
+            *((ACTION_CHECKBOX_NAME, key) for key in request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]),
             *sent,
         ],
         "back": request.get_full_path(),
@@ -641,18 +693,12 @@ class TableMixin(CatalogueAdmin):
     csv_address = "csv/"
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self._send)
+        view = self.guarded(self._send, self.has_view_permission, "GET")
         name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
         return [path(self.csv_address, view, name=name), *super().get_urls()]
 
     def _send(self, request: HttpRequest) -> HttpResponseBase:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        if request.method != "GET":
-            return HttpResponseNotAllowed(["GET"])
-        try:
-            listed = self.get_changelist_instance(request)
-        except (IncorrectLookupParameters, DisallowedModelAdminLookup):
+        if (listed := self.read_list(request)) is None:
             # The list says what is wrong.
             page = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
             return HttpResponseRedirect(f"{page}?{request.GET.urlencode()}")

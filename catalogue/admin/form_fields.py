@@ -1,23 +1,26 @@
 """Form fields for values, for the settings of connectors and for the arguments of workflows."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from django import forms
 from django.contrib.auth.models import Group, User
-from django.template.loader import render_to_string
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from pydantic import SecretStr
 from unfold import widgets
 
 from access.callers import GROUP, USER
+from catalogue.admin.rendering import rendered
 from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import MAX_DESCRIPTION
-from catalogue.connections import Setting, plain_type
+from catalogue.connections import Bounds, Setting, plain_type
 from catalogue.served_schemas import describe_inputs
+from connectors.formats.json import STRICT, is_number
+from connectors.formats.json_schema import JSON_TYPES
 from connectors.formats.lists import split_list
 
 MONOSPACE = {
@@ -28,7 +31,7 @@ MONOSPACE = {
 
 
 def text_field(
-    label: str, help_text: str, *, required: bool = False, length: int = 255, offers: str = "", **options: Any
+    label: Any, help_text: Any, *, required: bool = False, length: int = 255, offers: str = "", **options: Any
 ) -> forms.CharField:
     """`offers`: the id of the page's list of suggestions."""
     attrs = {"autocomplete": "off"} | ({"list": offers} if offers else {})
@@ -38,7 +41,7 @@ def text_field(
     )
 
 
-def switch(label: str, help_text: str = "", *, initial: bool = False) -> forms.BooleanField:
+def switch(label: Any, help_text: Any = "", *, initial: bool = False) -> forms.BooleanField:
     widget = widgets.UnfoldBooleanSwitchWidget
     return forms.BooleanField(
         label=label, help_text=help_text, required=False, initial=initial, widget=widget
@@ -129,7 +132,7 @@ class ChoiceField(forms.TypedChoiceField):
         super().__init__(
             choices=choices, widget=widgets.UnfoldAdminSelectWidget(), empty_value=None, **common
         )
-        known = {str(value): value for value, _ in choices}
+        known = {str(value): value for value, label in choices}
         self.coerce = lambda text: known[str(text)]
 
 
@@ -143,65 +146,97 @@ class SecretTextarea(widgets.UnfoldAdminTextareaWidget):  # type: ignore[misc]
 SETTING = "setting_"  # Prefix of these fields' names, so that none clashes with a field of the model
 ONLY_IF = "data-only-if"  # The attribute that tells source_form.js when a field matters
 SHORT, LONG = 4, 12  # Lines of a text area
-Maker = Callable[[Setting, dict[str, Any]], forms.Field]
+# By the kind of value: the field, its widget, and the widget's attributes
+FIELDS: dict[str, tuple[type[forms.Field], type[forms.Widget], dict[str, Any]]] = {
+    "line": (forms.CharField, widgets.UnfoldAdminTextInputWidget, {}),
+    "text": (MultilineField, widgets.UnfoldAdminTextareaWidget, {"rows": LONG, **MONOSPACE}),
+    "secret": (forms.CharField, widgets.UnfoldAdminPasswordWidget, {"autocomplete": "new-password"}),
+    "secret text": (MultilineField, SecretTextarea, {"rows": SHORT, **MONOSPACE}),
+    "switch": (forms.BooleanField, widgets.UnfoldBooleanSwitchWidget, {}),
+    "whole number": (forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget, {}),
+    "number": (forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget, {}),
+    "lines": (LinesField, widgets.UnfoldAdminTextareaWidget, {"rows": SHORT}),
+    "pairs": (PairsField, widgets.UnfoldAdminTextareaWidget, {"rows": SHORT, **MONOSPACE}),
+    "json": (JsonValueField, widgets.UnfoldAdminTextareaWidget, {"rows": SHORT, **MONOSPACE}),
+}
+SYNTAX_HINTS = {
+    "lines": gettext_lazy("One per line."),
+    "pairs": gettext_lazy("One name=value per line."),
+    "json": gettext_lazy("As JSON."),
+}
 
 
 def setting_field(setting: Setting, settings: dict[str, Setting]) -> forms.Field:
-    shows_default = setting.can_be_empty or setting.type is bool or _choices_of(setting.type)
-    common = {
-        "label": setting.title,
+    choices = _choices_of(setting)
+    shows_default = setting.can_be_empty or setting.type is bool or choices
+    common: dict[str, Any] = {
+        "label": gettext_lazy(setting.title),  # The history has it in English
         "help_text": _help(setting, settings),
         "required": setting.required and setting.type is not bool,
         "initial": setting.default if shows_default else None,
     }
-    field = MAKERS[_widget_kind(setting)](setting, common)
+    if choices:
+        decided = common["required"] or common["initial"] is not None
+        field: forms.Field = ChoiceField(
+            choices=choices if decided else [("", _("(default)")), *choices], **common
+        )
+    else:
+        field_class, widget, attributes = FIELDS[_kind_of(setting)]
+        field = field_class(**common, widget=widget(attrs=attributes))
+    attrs = field.widget.attrs
+    if isinstance(field, forms.IntegerField):
+        bounds = {"min": setting.bounds.lowest, "max": setting.bounds.highest}
+        attrs |= {name: f"{bound:.15g}" for name, bound in bounds.items() if bound is not None}
     if setting.default not in (None, "") and common["initial"] is None:
-        field.widget.attrs["placeholder"] = _as_text(setting.default)
+        is_number = isinstance(field, forms.IntegerField)
+        attrs["placeholder"] = (
+            f"{setting.default:.15g}" if is_number else field.prepare_value(setting.default)
+        )
     if setting.hints.only_if:
         conditions = {SETTING + name: values for name, values in setting.hints.only_if.items()}
-        field.widget.attrs[ONLY_IF] = json.dumps(conditions)
+        attrs[ONLY_IF] = json.dumps(conditions)
     return field
 
 
-def _as_text(default: Any) -> str:
-    if isinstance(default, bool | str):
-        return str(default)
-    if isinstance(default, int | float):
-        return f"{default:.15g}"
-    if isinstance(default, list) and all(isinstance(item, str) for item in default):
-        return "\n".join(default)
-    if isinstance(default, dict) and all(isinstance(item, str) for item in default.values()):
-        return "\n".join(f"{name}={text}" for name, text in default.items())
-    return json.dumps(default, indent=2)
-
-
 def _help(setting: Setting, settings: dict[str, Setting]) -> SafeString:
-    bounds = str(setting.bounds)
-    bounds = f"{bounds[0].upper()}{bounds[1:]}." if bounds else ""
-    sentences = [setting.help, bounds, SYNTAX_HINTS.get(_widget_kind(setting), "")]
-    for name, values in setting.hints.only_if.items():
-        title = settings[name].title if name in settings else name
-        condition = f"Only if {title} is {' or '.join(values)}."
-        sentences.append(format_html("<span data-condition>{}</span>", condition))
-    return format_html_join(" ", "{}", [(said,) for said in sentences if said])
+    syntax = "" if _choices_of(setting) else SYNTAX_HINTS.get(_kind_of(setting), "")
+    sentences = [_(setting.help), _within(setting.bounds), syntax]
+    conditions = [
+        (_(settings[name].title) if name in settings else name, values)
+        for name, values in setting.hints.only_if.items()
+    ]
+    return rendered("parts/setting_help", sentences=[*filter(None, sentences)], conditions=conditions)
 
 
-def _widget_kind(setting: Setting) -> str:
+def _within(bounds: Bounds) -> str:
+    """A sentence; empty without bounds."""
+    sentences = {  # By what limits it below and above
+        ("from", "to"): _("From %(lowest)s to %(highest)s."),
+        ("from", "below"): _("From %(lowest)s below %(highest)s."),
+        ("above", "to"): _("Above %(lowest)s to %(highest)s."),
+        ("above", "below"): _("Above %(lowest)s below %(highest)s."),
+        ("from", ""): _("From %(lowest)s."),
+        ("above", ""): _("Above %(lowest)s."),
+        ("", "to"): _("Up to %(highest)s."),
+        ("", "below"): _("Below %(highest)s."),
+        ("", ""): "",
+    }
+    low = "" if bounds.lowest is None else "above" if bounds.lowest_excluded else "from"
+    high = "" if bounds.highest is None else "below" if bounds.highest_excluded else "to"
+    shown = {"lowest": bounds.lowest, "highest": bounds.highest}
+    return sentences[low, high] % {
+        name: f"{bound:,.15g}" for name, bound in shown.items() if bound is not None
+    }
+
+
+def _kind_of(setting: Setting) -> str:
     kind = setting.type
     if kind is SecretStr:
         return "secret text" if setting.hints.multiline else "secret"
-    if kind is bool:
-        return "yes, no or neither" if setting.optional else "switch"
     if kind is str:
         return "text" if setting.hints.multiline else "line"
-    if kind in (int, float):
-        return "whole number" if kind is int else "number"
-    if _choices_of(kind):
-        return "choice"
-    return _collection_widget(kind)
-
-
-def _collection_widget(kind: Any) -> str:
+    if kind in (bool, int, float):
+        return {bool: "switch", int: "whole number", float: "number"}[kind]
     inner = [plain_type(part) for part in get_args(kind)]
     if get_origin(kind) is list and inner == [str]:
         return "lines"
@@ -210,7 +245,10 @@ def _collection_widget(kind: Any) -> str:
     return "line" if getattr(kind, "__name__", "").endswith("Url") else "json"
 
 
-def _choices_of(kind: Any) -> list[tuple[Any, str]]:
+def _choices_of(setting: Setting) -> list[tuple[Any, str]]:
+    kind = setting.type
+    if kind is bool and setting.optional:
+        return [(True, _("yes")), (False, _("no"))]
     if get_origin(kind) is Literal:
         return [(value, str(value)) for value in get_args(kind)]
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -218,55 +256,10 @@ def _choices_of(kind: Any) -> list[tuple[Any, str]]:
     return []
 
 
-def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Field:
-    decided = common["required"] or common["initial"] is not None
-    return ChoiceField(choices=choices if decided else [("", "(default)"), *choices], **common)
-
-
-def text_area(lines: int, **attributes: str) -> forms.Widget:
-    widget: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
-    return widget
-
-
-def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Maker:
-    def make(setting: Setting, common: dict[str, Any]) -> forms.Field:
-        attributes: dict[str, Any] = {"step": "any"} if field is forms.FloatField else {}
-        if setting.bounds.lowest is not None:
-            attributes["min"] = f"{setting.bounds.lowest:.15g}"
-        if setting.bounds.highest is not None:
-            attributes["max"] = f"{setting.bounds.highest:.15g}"
-        made = field(**common, widget=widget())
-        made.widget.attrs |= attributes
-        return made
-
-    return make
-
-
-SYNTAX_HINTS = {"lines": "One per line.", "pairs": "One name=value per line.", "json": "As JSON."}
-MAKERS: dict[str, Maker] = {
-    "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
-    "text": lambda _, common: MultilineField(**common, strip=False, widget=text_area(LONG, **MONOSPACE)),
-    "secret": lambda _, common: forms.CharField(
-        **common,
-        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
-    ),
-    "secret text": lambda _, common: MultilineField(
-        **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})
-    ),
-    "switch": lambda _, common: forms.BooleanField(**common, widget=widgets.UnfoldBooleanSwitchWidget()),
-    "yes, no or neither": lambda _, common: _choice([(True, "yes"), (False, "no")], common),
-    "whole number": _number(forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget),
-    "number": _number(forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget),
-    "choice": lambda setting, common: _choice(_choices_of(setting.type), common),
-    "lines": lambda _, common: LinesField(**common, widget=text_area(SHORT)),
-    "pairs": lambda _, common: PairsField(**common, widget=text_area(SHORT, **MONOSPACE)),
-    "json": lambda _, common: JsonValueField(**common, widget=text_area(SHORT, **MONOSPACE)),
-}
-
 KINDS = (
-    ("", "Set by agents"),
-    ("constant", "Always this value; hidden from agents"),
-    ("default", "This value if agents omit it"),
+    ("", gettext_lazy("Set by agents")),
+    ("constant", gettext_lazy("Always this value; hidden from agents")),
+    ("default", gettext_lazy("This value if agents omit it")),
 )
 TEXT = "string"
 GONE = "The engine's schema no longer has it. To drop it, choose “Set by agents” and clear the description."
@@ -283,7 +276,7 @@ def read_value(text: str, kind: str) -> Any:
     if kinds == {TEXT}:
         return text
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, **STRICT)
     except ValueError as error:
         if TEXT in kinds or kind == "any":
             return text
@@ -303,25 +296,15 @@ def write_value(value: Any, kind: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"there is no {constant}")
-
-
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "integer" if float(value).is_integer() else "number"
-    if isinstance(value, str):
-        return TEXT
-    return "array" if isinstance(value, list) else "object"
+    is_whole = is_number(value) and (isinstance(value, int) or value.is_integer())
+    return "integer" if is_whole else JSON_TYPES[type(value)]
 
 
 class ArgumentsWidget(forms.Widget):
     """A row for each argument: the engine's description, the curator's, and the value's origin."""
 
+    template_name = "catalogue/admin/arguments.html"
     schema: dict[str, Any] = {}
     problems: dict[str, str] = {}
 
@@ -340,7 +323,7 @@ class ArgumentsWidget(forms.Widget):
             for number in range(min(count, 1000))
         ]
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
         inputs = describe_inputs(self.schema)
         typed = (
             {row["name"]: row for row in value}
@@ -352,7 +335,7 @@ class ArgumentsWidget(forms.Widget):
             self._row(f"{name}-{number}", one, inputs.get(one), typed.get(one, {}))
             for number, one in enumerate(names)
         ]
-        return render_to_string("catalogue/admin/arguments.html", {"name": name, "rows": rows})
+        return {"name": name, "rows": rows}
 
     def _row(
         self, prefix: str, name: str, known: dict[str, Any] | None, typed: dict[str, str]
@@ -376,6 +359,7 @@ class ArgumentsWidget(forms.Widget):
             "engines": known["description"] if known else "",
             "default": "" if known is None or known["default"] is None else json.dumps(known["default"]),
             "problem": self.problems.get(name) or ("" if known else GONE),
+            "marks": _marks_of(typed),
             "description": description.render(f"{prefix}-description", typed.get("description", "")),
             "kind": kind.render(f"{prefix}-kind", typed.get("kind", "")),
             "value": value.render(f"{prefix}-value", typed.get("value", "")),
@@ -386,6 +370,13 @@ def _row_of(override: dict[str, Any], known: dict[str, Any] | None) -> dict[str,
     kind = next((kind for kind in ("constant", "default") if kind in override), "")
     value = write_value(override[kind], known["type"] if known else "any") if kind else ""
     return {"description": override.get("description", ""), "kind": kind, "value": value}
+
+
+def _marks_of(typed: dict[str, str]) -> list[str]:
+    """What a curator decided on an argument, for its closed row."""
+    value = typed.get("value", "")
+    by_kind = {"constant": [_("always %s") % value], "default": [_("%s if omitted") % value]}
+    return by_kind.get(typed.get("kind", ""), []) + ([_("your text")] if typed.get("description") else [])
 
 
 class ArgumentsField(forms.Field):
@@ -406,16 +397,21 @@ class ArgumentsField(forms.Field):
         if isinstance(value, dict):  # As stored
             return value
         inputs = describe_inputs(self.widget.schema)
-        read, problems = {}, []
+        read, problems = {}, {}
         for row in value:
             try:
                 if override := self._read_row(row, inputs.get(row["name"])):
                     read[row["name"]] = override
             except NotReadable as problem:
-                problems.append(f"{row['name']}: {problem}")
+                problems[row["name"]] = str(problem)
         if problems:
-            raise forms.ValidationError(problems)
+            self.show_problems(problems)
+            raise forms.ValidationError([f"{name}: {problem}" for name, problem in problems.items()])
         return read
+
+    def show_problems(self, problems: dict[str, str]) -> None:
+        """In their rows, by the name of the argument."""
+        self.widget.problems = self.widget.problems | problems
 
     def _read_row(self, row: dict[str, str], known: dict[str, Any] | None) -> dict[str, Any]:
         override: dict[str, Any] = {}
@@ -445,7 +441,7 @@ class _ReservedWidget(widgets.UnfoldAdminSelect2MultipleWidget):  # type: ignore
         """Includes names of deleted users and groups, because a save without them could open the object."""
         known = {key for _, options in self.choices for key, _ in options}
         if gone := [(one, f"{one} (deleted)") for one in value if one and one not in known]:
-            self.choices = [*self.choices, ("Deleted", gone)]
+            self.choices = [*self.choices, (_("Deleted"), gone)]
         return super().optgroups(name, value, attrs)
 
 
@@ -465,8 +461,8 @@ def _users_and_groups() -> list[tuple[str, list[tuple[str, str]]]]:
     groups = Group.objects.order_by("name").values_list("name", flat=True)
     users = User.objects.filter(is_active=True).order_by("username").values_list("username", flat=True)
     return [
-        ("Groups", [(f"{GROUP}{name}", name) for name in groups]),
-        ("Users", [(f"{USER}{name}", name) for name in users]),
+        (_("Groups"), [(f"{GROUP}{name}", name) for name in groups]),
+        (_("Users"), [(f"{USER}{name}", name) for name in users]),
     ]
 
 

@@ -1,24 +1,24 @@
 """Imports in the admin: choose a file, review its plan, and import exactly that."""
 
-import json
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.html import format_html
-from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.generic import FormView
 from unfold import widgets
 
 from catalogue import configuration, http_tools
-from catalogue.admin.discovery import COMMANDING
 from catalogue.admin.form_fields import LinesField, switch, text_field
-from catalogue.admin.rendering import badge, chip, side_by_side, table, wrapped
+from catalogue.admin.rendering import badge, side_by_side, table, wrapped
+from catalogue.admin.reviews import COMMANDING
+from catalogue.admin.sealed_form import KEPT, SealedForm
 from catalogue.audit import record_export
 from catalogue.history import actor_of
 from catalogue.imports import openapi, temporal
@@ -26,8 +26,6 @@ from catalogue.imports.configuration import (
     CatalogueImportRequest,
     Plan,
     PlanChanged,
-    PlannedChange,
-    Verb,
     import_catalogue,
     rights_of,
 )
@@ -36,46 +34,39 @@ from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, im
 from catalogue.models import Source
 from catalogue.naming import listed
 from catalogue.reconciliation import Change
-from catalogue.secrets import EntriesLost, seal, seal_entries, unseal, unseal_entries
+from catalogue.secrets import seal, unseal
 from connectors.formats import yaml
 from connectors.http_tools.openapi import document
 
 SHOWN = 8
 SHOWN_UPDATES = 50
 SHOWN_NAMES = 50  # Of changed tools; those of a first import are examples of their tags
-KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
+
+if TYPE_CHECKING:
+    FormPage = FormView["ImportForm"]
+else:
+    FormPage = FormView
 
 
-class ImportForm(forms.Form):
-    """A refused form keeps its input. It contains secrets only in encrypted form, and does not show them."""
+class ImportForm(SealedForm):
+    """A refused form keeps its input, and its secrets as `asked` has them."""
 
-    file_help = "YAML, at most {:,} bytes."
-    kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
+    file_help = gettext_lazy("YAML, at most {:,} bytes.")
     file = forms.FileField(
-        label="File",
+        label=gettext_lazy("File"),
         error_messages={"required": "Choose a file."},
         widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
     )
 
     def __init__(self, *args: Any, sealed_for: str, most_bytes: int, **kwargs: Any) -> None:
+        self.sealed_for = sealed_for
         super().__init__(*args, **kwargs)
         self.fields["file"].help_text = self.file_help.format(most_bytes)
-        self._sealed_for, self._lost = sealed_for, False  # The user and the page; they open in no other form
-        self.kept: dict[str, Any] = {}  # Secrets, as `asked` has them
-        try:
-            entries = unseal_entries(self.data.get(KEPT, ""), form=sealed_for)
-            self.kept = json.loads(entries.get("secrets", "{}"))
-        except EntriesLost:
-            self._lost = True
 
     @property
     def asked(self) -> dict[str, Any]:
         """The fields other than the file, as JSON values."""
         return {name: value for name, value in self.cleaned_data.items() if name not in ("file", KEPT)}
-
-    def clean(self) -> None:
-        if self._lost:
-            self.add_error(None, "The secrets that you entered have expired. Enter them again.")
 
     def show_again(self, *, had_file: bool, refused: ImportRefused | None) -> None:
         if had_file:
@@ -84,92 +75,74 @@ class ImportForm(forms.Form):
             self.add_error("file", "Choose the file again; browsers do not keep it.")
         if refused is not None and refused.about in self.fields:
             self.add_error(refused.about, refused.reasons)
-        data: Any = self.data
-        self.data = data = data.copy()
-        secrets = self.secrets_to_keep()
-        entries = {"secrets": json.dumps(secrets)} if secrets else {}
-        data[KEPT] = seal_entries(entries, form=self._sealed_for)
+        self.keep(self.secrets_to_keep())
 
     def secrets_to_keep(self) -> dict[str, Any]:
         return self.kept
 
 
-class ImportPage:
+class ImportPage(FormPage):
     """The form; after an upload its plan; after confirmation the import of exactly that."""
 
-    title = ""
-    template = ""
+    title: Any = ""
     url = ""
     form_class: type[ImportForm]
     largest_file = yaml.MAX_BYTES
 
-    def __init__(self, request: HttpRequest) -> None:
-        self.request = request
-        self.most_bytes: int = min(self.largest_file, settings.CATALOGUE.max_request_bytes)
+    @property
+    def most_bytes(self) -> int:
+        return min(self.largest_file, settings.CATALOGUE.max_request_bytes)
 
-    @classmethod
-    def show(cls, request: HttpRequest) -> HttpResponse:
-        return cls(request).respond()
+    def get_initial(self) -> dict[str, Any]:
+        return {"source": source} if (source := self.request.GET.get("source")) else {}
 
-    def respond(self) -> HttpResponse:
-        request = self.request
-        if request.method == "POST" and "sealed" in request.POST:
+    def get_form(self, form_class: Any = None) -> ImportForm:
+        return self.make_form(**self.get_form_kwargs())
+
+    def make_form(self, **options: Any) -> ImportForm:
+        sealed_for = f"{self.request.user.pk} {self.url}"
+        return self.form_class(sealed_for=sealed_for, most_bytes=self.most_bytes, **options)
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if "sealed" in request.POST:
             return self.import_planned(*unseal(request.POST["sealed"]))
-        if request.method != "POST":
-            source = request.GET.get("source")
-            return self.page(self.form(initial={"source": source} if source else {}))
-        form = self.form(request.POST, request.FILES)
-        if not form.is_valid():
-            return self.refuse(form)
+        return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: ImportForm) -> HttpResponse:
         return self.show_plan(form, form.cleaned_data["file"].read(self.most_bytes + 1), form.asked)
 
-    def form(self, *args: Any, **options: Any) -> ImportForm:
-        sealed_for = f"{self.request.user.pk} {self.url}"
-        return self.form_class(*args, sealed_for=sealed_for, most_bytes=self.most_bytes, **options)
+    def form_invalid(self, form: ImportForm, refused: ImportRefused | None = None) -> HttpResponse:
+        had_file = "sealed" in self.request.POST or "file" in self.request.FILES
+        form.show_again(had_file=had_file, refused=refused)
+        about_file = refused is not None and refused.about not in form.fields
+        problems = refused.reasons if refused is not None and about_file else []
+        return self.render_to_response(self.get_context_data(form=form, problems=problems))
 
     def show_plan(self, form: ImportForm, content: bytes, asked: dict[str, Any]) -> HttpResponse:
         try:
             plan = self.carry_out(content, asked, dry_run=True)
         except ImportRefused as refused:
-            return self.refuse(form, refused)
-        return self.page(form, plan=plan, sealed=self.seal(plan, content, asked))
+            return self.form_invalid(form, refused)
+        shown = {"form": form, "plan": plan, "sealed": self.seal(plan, content, asked)}
+        return self.render_to_response(self.get_context_data(**shown, **self.plan_context(plan)))
 
     def import_planned(self, content: bytes, asked: dict[str, Any]) -> HttpResponse:
         try:
             outcome = self.carry_out(content, asked, dry_run=False)
         except ImportRefused as refused:
-            return self.refuse(self.form_of(asked), refused)
+            return self.form_invalid(self.form_of(asked), refused)
         return self.finish(outcome)
 
     def form_of(self, asked: dict[str, Any]) -> ImportForm:
         lines = {name: "\n".join(value) for name, value in asked.items() if isinstance(value, list)}
-        form = self.form({name: value for name, value in (asked | lines).items() if name != "secrets"})
+        data = {name: value for name, value in (asked | lines).items() if name != "secrets"}
+        form = self.make_form(data=data)
         form.kept = asked.get("secrets", {})
         return form
 
-    def refuse(self, form: ImportForm, refused: ImportRefused | None = None) -> HttpResponse:
-        had_file = "sealed" in self.request.POST or "file" in self.request.FILES
-        form.show_again(had_file=had_file, refused=refused)
-        about_file = refused is not None and refused.about not in form.fields
-        return self.page(form, problems=refused.reasons if refused is not None and about_file else ())
-
-    def page(
-        self, form: ImportForm, *, plan: Any = None, sealed: str = "", problems: Iterable[str] = ()
-    ) -> HttpResponse:
-        context = admin.site.each_context(self.request) | {
-            "title": self.title,
-            "address": reverse(f"admin:{self.url}"),
-            "form": form,
-            "problems": list(problems),
-            "plan": plan,
-            "sealed": sealed,
-            **self.page_context(plan),
-        }
-        context |= self.plan_context(plan) if plan is not None else {}
-        return TemplateResponse(self.request, f"catalogue/admin/{self.template}", context)
-
-    def page_context(self, plan: Any) -> dict[str, Any]:
-        return {}
+    def get_context_data(self, **shown: Any) -> dict[str, Any]:
+        page = {"title": self.title, "address": reverse(f"admin:{self.url}")}
+        return admin.site.each_context(self.request) | page | super().get_context_data(**shown)
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Any:
         """`asked` has the form's other fields as JSON values. Raises ImportRefused."""
@@ -192,8 +165,9 @@ class SourceImportPage(ImportPage):
     def counts(self, outcome: Any) -> str:
         return outcome.counts or "no workflows"
 
-    def page_context(self, plan: Any) -> dict[str, Any]:
-        return {"known": Source.objects.filter(kind=self.kind).values_list("name", flat=True)}
+    def get_context_data(self, **shown: Any) -> dict[str, Any]:
+        known = Source.objects.filter(kind=self.kind).values_list("name", flat=True)
+        return super().get_context_data(known=known, **shown)
 
     def check_permission(self, source: str) -> None:
         needed = permissions_to_import(source)
@@ -219,34 +193,36 @@ BADGES = {
     Change.RETURNED: "success",
     Change.REMOVED: "danger",
 }
-WORDS = {Change.REMOVED: "removed (not in the file)", Change.KEPT: "kept from an earlier file"}
 SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
 
 
-def _secret(label: str) -> forms.CharField:
+def _secret(label: Any) -> forms.CharField:
     return forms.CharField(
         label=label,
         required=False,
-        help_text="Only if the file does not have it. Empty: the stored one is kept.",
+        help_text=gettext_lazy("Only if the file does not have it. Empty: the stored one is kept."),
         widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
 
 
 class TemporalImportForm(ImportForm):
     source = text_field(
-        "Source",
-        "An existing source of the kind Temporal, or the name of a new one.",
+        gettext_lazy("Source"),
+        gettext_lazy("An existing source of the kind Temporal, or the name of a new one."),
         required=True,
         length=64,
         offers="known-sources",
         initial=temporal.DEFAULT_SOURCE,
     )
-    client_secret = _secret("OAuth client secret")
-    api_key = _secret("API key")
-    prune = switch("Remove workflows that are not in the file", "Off: workflows from earlier files are kept.")
+    client_secret = _secret(gettext_lazy("OAuth client secret"))
+    api_key = _secret(gettext_lazy("API key"))
+    prune = switch(
+        gettext_lazy("Remove workflows that are not in the file"),
+        gettext_lazy("Off: workflows from earlier files are kept."),
+    )
     expose = switch(
-        "Enable the workflows immediately",
-        "For a new source only. Off: agents see no workflow until a curator enables it.",
+        gettext_lazy("Enable the workflows immediately"),
+        gettext_lazy("For a new source only. Off: agents see no workflow until a curator enables it."),
     )
 
     @property
@@ -265,8 +241,8 @@ class TemporalImportForm(ImportForm):
 
 
 class TemporalImportPage(SourceImportPage):
-    title = "Import a Temporal file"
-    template = "temporal_import.html"
+    title = gettext_lazy("Import a Temporal file")
+    template_name = "catalogue/admin/temporal_import.html"
     url = "catalogue_source_import_temporal"
     kind = temporal.KIND
     form_class = TemporalImportForm
@@ -277,15 +253,7 @@ class TemporalImportPage(SourceImportPage):
         return import_file(TemporalImportRequest(content=content, dry_run=dry_run, by=by, **asked))
 
     def plan_context(self, plan: TemporalImport) -> dict[str, Any]:
-        rows = (
-            [chip(name), badge(WORDS.get(change, change.value), BADGES.get(change, ""))]
-            for name, change in plan.changes.items()
-        )
-        return {
-            "counts": self.counts(plan),
-            "settings": ", ".join(plan.settings),
-            "changes": table(("Workflow", "Change"), rows),
-        }
+        return {"counts": self.counts(plan), "settings": ", ".join(plan.settings)}
 
     def finish(self, outcome: TemporalImport) -> HttpResponse:
         response = super().finish(outcome)
@@ -297,12 +265,10 @@ class TemporalImportPage(SourceImportPage):
 
 def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != temporal.KIND or not request.user.has_perm("catalogue.change_source"):
-        return ("Declared workflows", "")
-    address = f"{reverse('admin:catalogue_source_import_temporal')}?{urlencode({'source': source.name})}"
-    way = format_html('<a class="text-link" href="{}">Import a file</a>', address)
+        return (_("Declared workflows"), "")
     path = "" if source.config.get("definitions") else source.config.get("definitions_file")
-    way = format_html("{} (read at each refresh); {}", chip(path), way) if path else way
-    return ("Declared workflows", way)
+    shown = {"source": source, "path": path}
+    return (_("Declared workflows"), render_to_string("catalogue/admin/sources/import_fact.html", shown))
 
 
 # OpenAPI documents
@@ -312,40 +278,53 @@ THREE_ROWS = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
 
 
 class OpenApiImportForm(ImportForm):
-    file_help = "JSON or YAML, at most {:,} bytes. Import larger ones with manage.py import_openapi."
+    file_help = gettext_lazy(
+        "JSON or YAML, at most {:,} bytes. Import larger ones with manage.py import_openapi."
+    )
     file = forms.FileField(
-        label="Document",
+        label=gettext_lazy("Document"),
         error_messages={"required": "Choose a file."},
         widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"}),
     )
     source = text_field(
-        "Source",
-        "An existing source of the kind HTTP, or the name of a new one. Empty: the API's host.",
+        gettext_lazy("Source"),
+        gettext_lazy("An existing source of the kind HTTP, or the name of a new one. Empty: the API's host."),
         length=64,
         offers="known-sources",
     )
     base_url = text_field(
-        "Base URL", "Only if it differs from the first server in the document.", length=2_000
+        gettext_lazy("Base URL"),
+        gettext_lazy("Only if it differs from the first server in the document."),
+        length=2_000,
     )
     only = LinesField(
-        label="Only these operations",
+        label=gettext_lazy("Only these operations"),
         required=False,
-        help_text='Patterns of ids or paths, one a line, such as "issues/*" or "GET /repos/*". Empty: all.',
+        help_text=gettext_lazy(
+            'Patterns of ids or paths, one a line, such as "issues/*" or "GET /repos/*". Empty: all.'
+        ),
         widget=THREE_ROWS,
     )
     tags = LinesField(
-        label="Only these tags", required=False, help_text="One per line. Empty: all.", widget=THREE_ROWS
+        label=gettext_lazy("Only these tags"),
+        required=False,
+        help_text=gettext_lazy("One per line. Empty: all."),
+        widget=THREE_ROWS,
     )
-    deprecated = switch("Include deprecated operations")
-    expose = switch("Enable new tools immediately", "Off: agents see no tool until a curator enables it.")
+    deprecated = switch(gettext_lazy("Include deprecated operations"))
+    expose = switch(
+        gettext_lazy("Enable new tools immediately"),
+        gettext_lazy("Off: agents see no tool until a curator enables it."),
+    )
     prune = switch(
-        "Remove tools that this import does not contain", "Of the same source. Off: they are kept."
+        gettext_lazy("Remove tools that this import does not contain"),
+        gettext_lazy("Of the same source. Off: they are kept."),
     )
 
 
 class OpenApiImportPage(SourceImportPage):
-    title = "Import an OpenAPI document"
-    template = "openapi_import.html"
+    title = gettext_lazy("Import an OpenAPI document")
+    template_name = "catalogue/admin/openapi_import.html"
     url = "catalogue_source_import_openapi"
     kind = http_tools.KIND
     form_class = OpenApiImportForm
@@ -405,14 +384,18 @@ class OpenApiImportPage(SourceImportPage):
 
 AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
-VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
 
 
 class SecretsField(forms.CharField):
     """Lines of `source.setting=value`, as `{source: {setting: value}}`."""
 
     widget = widgets.UnfoldAdminTextareaWidget(
-        attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false", "placeholder": "orders.api_key=..."}
+        attrs={
+            "rows": 3,
+            "autocomplete": "off",
+            "spellcheck": "false",
+            "placeholder": gettext_lazy("orders.api_key=..."),
+        }
     )
 
     def clean(self, value: Any) -> dict[str, dict[str, str]]:
@@ -422,20 +405,24 @@ class SecretsField(forms.CharField):
             source, dot, setting = place.strip().rpartition(".")
             if not (equals and dot and source and setting and secret):
                 # The message must not repeat the line, which may be a secret.
-                raise forms.ValidationError("Write each as source.setting=value, one per line.")
+                raise forms.ValidationError(_("Write each as source.setting=value, one per line."))
             secrets.setdefault(source, {})[setting] = secret.strip()
         return secrets
 
 
 class CatalogueImportForm(ImportForm):
     secrets = SecretsField(
-        label="Secrets",
+        label=gettext_lazy("Secrets"),
         required=False,
-        help_text="Secrets that are not stored yet, one per line: source.setting=value. Others are kept.",
+        help_text=gettext_lazy(
+            "Secrets that are not stored yet, one per line: source.setting=value. Others are kept."
+        ),
     )
     prune = switch(
-        "Remove objects that are not in the file",
-        "Only in the file's sections. Off: other sources, filters, toolsets and groups are kept.",
+        gettext_lazy("Remove objects that are not in the file"),
+        gettext_lazy(
+            "Only in the file's sections. Off: other sources, exposure rules, toolsets and groups are kept."
+        ),
     )
 
     @property
@@ -468,14 +455,14 @@ def _visible(request: HttpRequest) -> list[str]:
 
 
 class ConfigurationPage(ImportPage):
-    title = "Configuration as code"
-    template = "configuration.html"
+    title = gettext_lazy("Configuration as code")
+    template_name = "catalogue/admin/configuration.html"
     url = AS_CODE
     form_class = CatalogueImportForm
     largest_file = configuration.LIMITS.bytes
 
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request)
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().setup(request, *args, **kwargs)
         self.sections = _visible(request)
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Plan:
@@ -503,36 +490,23 @@ class ConfigurationPage(ImportPage):
             messages.warning(self.request, told)
             return self.show_plan(self.form_of(asked), content, asked)
 
-    def page(self, form: ImportForm, *, plan: Plan | None = None, **options: Any) -> HttpResponse:
-        return super().page(form if plan is None else self.form(), plan=plan, **options)
-
-    def page_context(self, plan: Plan | None) -> dict[str, Any]:
-        return {
-            "form_title": "Import" if plan is None else "Another file",
-            "sections": ["the engines' listings" if name == "listed" else name for name in self.sections],
-        }
+    def get_context_data(self, **shown: Any) -> dict[str, Any]:
+        engines = _("the engines' listings")
+        shown["sections"] = [engines if name == "listed" else name for name in self.sections]
+        shown["form_title"] = _("Import")
+        if "plan" in shown:
+            # A plan without changes is false.
+            shown |= {"plan": True, "form": self.make_form(), "form_title": _("Another file")}
+        return super().get_context_data(**shown)
 
     def plan_context(self, plan: Plan) -> dict[str, Any]:
         changes = plan.changes[:SHOWN_CHANGES]
         return {
-            # A plan without changes is false.
-            "plan": True,
             "counts": plan.counts,
-            "changes": [_row(change) for change in changes],
+            "changes": changes,
             "more": len(plan.changes) - len(changes),
         }
 
     def finish(self, outcome: Plan) -> HttpResponse:
         messages.success(self.request, f"Imported: {outcome.counts}")
         return HttpResponseRedirect(reverse(f"admin:{AS_CODE}"))
-
-
-def _row(change: PlannedChange) -> dict[str, Any]:
-    is_change = change.verb is Verb.CHANGE
-    return {
-        "badge": badge(change.verb.value, VERB_BADGES[change.verb]),
-        "kind": change.kind,
-        "name": chip(change.name),
-        "fields": [(one.name, f"{one.old} → {one.new}" if is_change else one.new) for one in change.fields],
-        "folded": len(change.fields) > 6,
-    }

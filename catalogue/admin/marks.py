@@ -5,8 +5,7 @@ Without a mark, as from a script, a form is saved unchanged.
 """
 
 import json
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -16,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
 from django.forms.formsets import DELETION_FIELD_NAME
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.choices import flatten_choices
 
@@ -50,37 +49,6 @@ def read_mark(request: HttpRequest) -> FormSnapshot | None:
         return FormSnapshot(datetime.fromtimestamp(at, UTC), dict(values))
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return None
-
-
-ROW = re.compile(r"form-([0-9]{1,6})-(\w+)")  # How a list that is edited names the fields of its rows
-
-
-def leave_out_deleted(request: HttpRequest, present: Collection[str]) -> int:
-    """Remove rows that others have deleted from a submitted list. Returns how many."""
-    sent = {name: ROW.fullmatch(name) for name in request.POST}
-    keys = {int(row[1]): request.POST[name] for name, row in sent.items() if row and row[2] == "id"}
-    places = [place for place, key in sorted(keys.items()) if key in present]
-    if not (deleted := len(keys) - len(places)):
-        return 0
-    totals = dict.fromkeys(("form-TOTAL_FORMS", "form-INITIAL_FORMS"), str(len(places)))
-    remaining = QueryDict(mutable=True)
-    remaining.update(_renumbered(request.POST, places) | totals)
-    request.POST = remaining  # type: ignore[assignment]
-    if (mark := vars(request).get(MARK)) is not None:
-        vars(request)[MARK] = FormSnapshot(mark.at, _renumbered(mark.values, places))
-    return deleted
-
-
-def _renumbered(values: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    numbers = {str(place): number for number, place in enumerate(places)}
-    remaining = {}
-    for name, value in values.items():
-        row = ROW.fullmatch(name)
-        if row is None:
-            remaining[name] = value
-        elif row[1] in numbers:
-            remaining[f"form-{numbers[row[1]]}-{row[2]}"] = value
-    return remaining
 
 
 def _marked(form: Any) -> list[forms.BoundField]:
@@ -206,8 +174,12 @@ def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> 
         messages.error(
             request, " ".join([told, *known, "Saving again overwrites the changes described below."])
         )
+    return {"mark": write_mark(shown)}
+
+
+def write_mark(shown: Sequence[Any]) -> str:
     values = {field.html_name: _plain(field.initial) for form in shown for field in _marked(form)}
-    return {"mark": json.dumps([timezone.now().timestamp(), values])}
+    return json.dumps([timezone.now().timestamp(), values])
 
 
 def marked(form: Any, request: HttpRequest) -> Any:

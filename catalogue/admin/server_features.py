@@ -6,6 +6,8 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -27,14 +29,14 @@ from catalogue.models import ServerFeature
 
 OFFER = "offer"
 STATES = {
-    "enabled": ("enabled", "success"),
-    "hidden": ("hidden", ""),
-    "gone": ("gone upstream", "danger"),
-    "off": ("source switched off", ""),
+    "enabled": (gettext_lazy("enabled"), "success"),
+    "hidden": (gettext_lazy("hidden"), ""),
+    "gone": (gettext_lazy("gone upstream"), "danger"),
+    "off": (gettext_lazy("source switched off"), ""),
 }
 SHOWN_DESCRIPTION = 80
 NOUNS = ("prompt or resource", "prompts and resources")
-HEADERS = ("", "Served now", "Current on the server")
+HEADERS = ("", gettext_lazy("Served now"), gettext_lazy("Current on the server"))
 
 
 def state_of(feature: ServerFeature) -> str:
@@ -46,13 +48,13 @@ def state_of(feature: ServerFeature) -> str:
 
 
 class StateFilter(OptionsFilter):
-    title = "state"
+    title = gettext_lazy("state")
     parameter_name = "state"
     options = {
-        "enabled": ("enabled", Q(enabled=True, missing_since=None)),
-        "hidden": ("hidden", Q(enabled=False, missing_since=None)),
-        "gone": ("gone upstream", ~Q(missing_since=None)),
-        "changed": ("change to review", ~Q(offered=None)),
+        "enabled": (gettext_lazy("enabled"), Q(enabled=True, missing_since=None)),
+        "hidden": (gettext_lazy("hidden"), Q(enabled=False, missing_since=None)),
+        "gone": (gettext_lazy("gone upstream"), ~Q(missing_since=None)),
+        "changed": (gettext_lazy("change to review"), ~Q(offered=None)),
     }
 
 
@@ -78,7 +80,7 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
     buttons = ("accept",)
     fieldsets = (
         (None, {"fields": ("enabled", "served_as")}),
-        ("What clients see", {"fields": ("title_override", "description_override")}),
+        (gettext_lazy("What clients see"), {"fields": ("title_override", "description_override")}),
     )
     change_form_outer_before_template = "catalogue/admin/panel.html"
     change_form_outer_after_template = "catalogue/admin/server_feature_definition.html"
@@ -93,27 +95,27 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
         if form.changed_data:
             obj.save(update_fields=form.changed_data)
 
-    name = column("served as", "served_as", html.wrapped)
-    changed = column("changed", "changed_at")
+    name = column(gettext_lazy("served as"), "served_as", html.wrapped)
+    changed = column(gettext_lazy("changed"), "changed_at")
 
-    @admin.display(description="state")
+    @admin.display(description=gettext_lazy("state"))
     def state(self, feature: ServerFeature) -> SafeString:
         badges = [html.badge(*STATES[state_of(feature)])]
         if feature.offered is not None:
             badges.append(html.badge("change to review", "warning"))
         return html.side_by_side(badges)
 
-    @admin.display(description="description")
+    @admin.display(description=gettext_lazy("description"))
     def described(self, feature: ServerFeature) -> str:
         return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
 
-    @admin.action(description="Enable", permissions=["change"])
+    @admin.action(description=gettext_lazy("Enable"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> HttpResponse | None:
         done = "Enabled: {:,}. Clients that may use their sources can see them."
         told = "Clients that may use their sources can see {}."
         return self._switch(request, queryset, done, told, enabled=True)
 
-    @admin.action(description="Disable", permissions=["change"])
+    @admin.action(description=gettext_lazy("Disable"), permissions=["change"])
     def disable_selected(
         self, request: HttpRequest, queryset: QuerySet[ServerFeature]
     ) -> HttpResponse | None:
@@ -133,14 +135,14 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
         shown = ((OFFER, obj.offer_hash),)
         return [replace(one, values=shown) for one in super().get_buttons(request, obj)]
 
-    @button("Accept the change", icon="check", variant="primary", records=True)
+    @button(gettext_lazy("Accept the change"), icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, feature: ServerFeature) -> None:
         offer = request.POST.get(OFFER, "")
         if accept_change(feature, offer=offer, by=actor_of(request)):
-            messages.success(request, "Accepted. Clients get the server's current version.")
+            messages.success(request, _("Accepted. Clients get the server's current version."))
         else:
             messages.warning(
-                request, "Nothing was accepted: the server has changed it again. Review it again."
+                request, _("Nothing was accepted: the server has changed it again. Review it again.")
             )
 
     def panel(self, request: HttpRequest, obj: ServerFeature) -> dict[str, Any]:
@@ -150,17 +152,20 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
             (label, html.paragraphs(text), *([html.paragraphs(offered[label])] if obj.offered else []))
             for label, text in now.items()
         ]
+        if obj.is_app:
+            pages = [obj.definition, *([obj.offered] if obj.offered else [])]
+            rows.append((_("HTML, which clients run"), *map(html.code_folded, map(obj.html_of, pages))))
         source = html.link_if_allowed(request, obj.source, "catalogue_source_change", obj.source_id)
-        gone = [("Missing since", html.exactly(obj.missing_since))] if obj.missing_since else []
+        gone = [(_("Missing since"), html.exactly(obj.missing_since))] if obj.missing_since else []
         return {
-            "headline": [self.state(obj), "Clients get the accepted version." if obj.offered else ""],
+            "headline": [self.state(obj), _("Clients get the accepted version.") if obj.offered else ""],
             "facts": [
-                ("Source", source),
-                ("Kind", obj.get_kind_display()),
-                ("The server's name or address", html.chip(obj.upstream_id)),
-                ("First seen", html.exactly(obj.first_seen_at)),
-                ("Changed", html.exactly(obj.changed_at)),
+                (_("Source"), source),
+                (_("Kind"), obj.get_kind_display()),
+                (_("The server's name or address"), html.chip(obj.upstream_id)),
+                (_("First seen"), html.exactly(obj.first_seen_at)),
+                (_("Changed"), html.exactly(obj.changed_at)),
                 *gone,
             ],
-            "definition": html.table(HEADERS if obj.offered else HEADERS[:2], rows),
+            "definition": html.table([*map(str, HEADERS if obj.offered else HEADERS[:2])], rows),
         }

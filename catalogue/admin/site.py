@@ -7,13 +7,14 @@ from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
+from django.db.models import Case, When
 from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect, JsonResponse
-from django.template.loader import render_to_string
-from django.template.response import TemplateResponse
+from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views import defaults
 from unfold import widgets
 from unfold.dataclasses import SearchResult
@@ -22,31 +23,66 @@ from catalogue import product_settings
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm, FixedRowsMixin
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
-from catalogue.admin.rendering import side_by_side
+from catalogue.admin.rendering import rendered
 from catalogue.compat import search_without_cache
 from catalogue.database_problems import TAKEN, count_outage, describe_outage, is_taken, is_unusable
+from catalogue.long_lists import search_problem
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 from telemetry.traces import request_id
 
 FOUND = 20
 search_without_cache()
 # By Ctrl-K, with symbols
-SEARCHED: dict[Any, str] = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}
+SEARCHED: dict[Any, tuple[str, str]] = {  # And the columns of their names
+    Workflow: ("account_tree", "tool_name"),
+    Source: ("hub", "name"),
+    Toolset: ("widgets", "slug"),
+}
 
 
 def search_everything(request: HttpRequest, term: str) -> list[SearchResult]:
-    results = []
-    for model, icon in SEARCHED.items():
+    """What has the term as its name comes first, then what begins with it, then what has it in its name."""
+    results: list[SearchResult] = []
+    if search_problem(term):
+        return results
+    for model, (icon, column) in SEARCHED.items():
         pages = admin.site.get_model_admin(model)
         if not pages.has_view_permission(request):
             continue
-        found, _ = pages.get_search_results(request, pages.get_queryset(request), term)
-        for obj in found[:FOUND]:
-            is_workflow = isinstance(obj, Workflow)
-            told = f"workflow of {obj.source}: {obj.title}" if is_workflow else str(model._meta.verbose_name)
+        rows = pages.get_queryset(request)
+        if model is Workflow:
+            rows = rows.for_lists().select_related("source")  # type: ignore[attr-defined]
+        rank = Case(
+            When(**{f"{column}__iexact": term}, then=0),
+            When(**{f"{column}__istartswith": term}, then=1),
+            default=2,
+        )
+        named = rows.filter(**{f"{column}__icontains": term}).order_by(rank, column)
+        keys = list(named.values_list("pk", flat=True)[:FOUND])
+        # Names are searched in a fraction of the time that texts take.
+        if len(keys) < FOUND:
+            others, _has_duplicates = pages.get_search_results(request, rows, term)
+            others = others.exclude(pk__in=keys).order_by(column)
+            keys += others.values_list("pk", flat=True)[: FOUND - len(keys)]
+        found = rows.in_bulk(keys)
+        for obj in [found[key] for key in keys if key in found]:
             link = reverse(f"admin:catalogue_{model._meta.model_name}_change", args=[obj.pk])
-            results.append(SearchResult(title=str(obj), description=told, link=link, icon=icon))
-    return results
+            results.append(SearchResult(title=str(obj), description=_describe(obj), link=link, icon=icon))
+    return sorted(results, key=lambda one: _distance(one.title, term))
+
+
+def _distance(name: str, term: str) -> int:
+    name, term = name.lower(), term.lower()
+    if name == term:
+        return 0
+    return 1 if name.startswith(term) else 2 if term in name else 3
+
+
+def _describe(obj: Any) -> str:
+    if not isinstance(obj, Workflow):
+        return f"{obj._meta.verbose_name}, {_('on') if obj.enabled else _('off')}"
+    state = _("enabled") if obj.enabled else _("hidden")
+    return f"{_('workflow')}, {state}, {obj.source}" + (f": {obj.title}" if obj.title != str(obj) else "")
 
 
 def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -78,7 +114,8 @@ def page_failed(request: HttpRequest) -> HttpResponse:
         # Neither the user nor the session, which has the messages, can be looked up.
         request.user = AnonymousUser()
         context = admin.site.each_context(request) | {"title": title, "told": message}
-        response = HttpResponse(render_to_string("catalogue/admin/failed.html", context), status=status)
+        page = SimpleTemplateResponse("catalogue/admin/failed.html", context, status=status)
+        response: HttpResponse = page.render()
     else:
         response = JsonResponse({"detail": f"{title}. {message}"}, status=status)
     if status == 503:
@@ -98,26 +135,26 @@ def _say(request: HttpRequest, title: str, message: str, *, status: int) -> Http
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return _("on") if value else _("off")
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 
 def _label(setting: product_settings.LiveSetting) -> str:
-    return capfirst(setting.name.replace("_", " "))
+    return _(capfirst(setting.name.replace("_", " ")))
 
 
 def _help_text(setting: product_settings.LiveSetting) -> str:
-    given = f"{_shown(setting.default)}, from {'the environment' if setting.is_given else 'the defaults'}"
-    now = (
-        f"Changed here; empty: {given}" if setting.origin == product_settings.Origin.HERE else f"Now {given}"
-    )
-    return f"{setting.description.replace('`', '')} {now} ({setting.variable})."
+    given = _("%s, from the environment") if setting.is_given else _("%s, from the defaults")
+    now = _("Changed here; empty: %s") if setting.origin == product_settings.Origin.HERE else _("Now %s")
+    told = now % (given % _shown(setting.default))
+    return f"{_(setting.description.replace('`', ''))} {told} ({setting.variable})."
 
 
 def _field(setting: product_settings.LiveSetting) -> forms.Field:
     common: dict[str, Any] = {"required": False, "label": _label(setting), "help_text": _help_text(setting)}
     if setting.type is bool:
-        choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
+        unchanged = _("not changed: %s") % _shown(setting.default)
+        choices = [("", unchanged), ("true", _("on")), ("false", _("off"))]
         return forms.TypedChoiceField(
             choices=choices,
             coerce=lambda chosen: chosen == "true",
@@ -161,13 +198,13 @@ class ProductSettingsAdmin(FixedRowsMixin, CatalogueAdmin):
     form = SettingsForm
     readonly_fields = ("settings_shown",)
 
-    @admin.display(description="settings")
+    @admin.display(description=gettext_lazy("settings"))
     def settings_shown(self, row: ProductSettings) -> SafeString:
-        lines = [
+        shown = [
             (_label(setting), _shown(setting.value), _help_text(setting))
             for setting in product_settings.live_settings().values()
         ]
-        return side_by_side(format_html("<div><b>{}</b>: {}<br>{}</div>", *line) for line in lines)
+        return rendered("parts/settings_shown", settings=shown)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -184,7 +221,7 @@ class ProductSettingsAdmin(FixedRowsMixin, CatalogueAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         pages = [
-            path("as-code/", self.admin_site.admin_view(ConfigurationPage.show), name=AS_CODE),
+            path("as-code/", self.admin_site.admin_view(ConfigurationPage.as_view()), name=AS_CODE),
             path("as-code/export/", self.admin_site.admin_view(download_export), name=f"{AS_CODE}_export"),
         ]
         return pages + super().get_urls()
@@ -195,7 +232,7 @@ class ProductSettingsAdmin(FixedRowsMixin, CatalogueAdmin):
         groups: dict[str, list[str]] = {}
         for name, setting in product_settings.live_settings().items():
             groups.setdefault(setting.group, []).append(name)
-        return [(group, {"fields": names}) for group, names in groups.items()]
+        return [(_(group), {"fields": names}) for group, names in groups.items()]
 
     def get_form(
         self, request: HttpRequest, obj: ProductSettings | None = None, change: bool = False, **kwargs: Any

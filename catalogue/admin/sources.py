@@ -1,8 +1,10 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
@@ -10,12 +12,16 @@ from django.contrib import admin, messages
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db.models import QuerySet
 from django.forms import HiddenInput
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.functional import cached_property
-from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
@@ -33,10 +39,12 @@ from catalogue.actions.sources import (
 )
 from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, change_if_sure, column
-from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
+from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
 from catalogue.admin.extensions import added
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
+from catalogue.admin.reviews import held_listing_fact, reviews_fact
+from catalogue.admin.sealed_form import KEPT, SealedForm
 from catalogue.admin.tools import tools_fact
 from catalogue.connections import (
     EMPTY,
@@ -51,25 +59,22 @@ from catalogue.history import actor_of
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Workflow
 from catalogue.naming import counted
-from catalogue.secrets import EntriesLost, is_reference, seal_entries, unseal_entries
+from catalogue.secrets import is_reference
 from connectors.errors import Misconfigured
 from connectors.protocol import Connector
 from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
 
 FORGET = "forget_"
-STORED, KEEP = "stored", "leave empty to keep"
-ENTERED = "entered; leave empty to keep"
-KEPT_ENTRIES = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
+STORED = gettext_lazy("stored")
+ENTERED = gettext_lazy("entered; leave empty to keep")
 WITHOUT_ONE = re.compile(r"\s*\b(?:Empty:|Leave empty) [^.<]*\.")
 TEST = "_test"
 
 
-class SourceForm(CatalogueForm):
+class SourceForm(SealedForm, CatalogueForm):
     """Made for one kind by `source_form`; secrets are only written, never shown."""
 
     settings: ClassVar[dict[str, Setting]] = {}
-    sealed_for: ClassVar[str] = ""  # The user and the source; sealed entries open in no other form
-    kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:
         model = Source
@@ -78,11 +83,6 @@ class SourceForm(CatalogueForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stored = stored_secrets(self.instance)
-        self._kept, self._lost = dict[str, str](), False
-        try:
-            self._kept = unseal_entries(self.data.get(KEPT_ENTRIES, ""), form=self.sealed_for)
-        except EntriesLost:
-            self._lost = True
         for name, setting in self.settings.items():
             field = self.fields.get(SETTING + name)
             if field is None:
@@ -91,12 +91,21 @@ class SourceForm(CatalogueForm):
                 if name in self.instance.config:
                     self.initial[SETTING + name] = self.instance.config[name]
                 continue
-            if self._stored.get(name):
-                _mark_as_known(field, f"{_stored_as(self._stored[name])}; {KEEP}")
+            if stored := self._stored.get(name):
+                self._expect_no_entry(
+                    name, _("%(stored)s; leave empty to keep") % {"stored": _stored_as(stored)}
+                )
             else:
                 self.fields.pop(FORGET + name, None)
-            if name in self._kept:
-                _mark_as_known(field, ENTERED)
+            if name in self.kept:
+                self._expect_no_entry(name, ENTERED)
+
+    def _expect_no_entry(self, name: str, placeholder: Any) -> None:
+        """An empty field keeps the secret, unlike what the help text of new sources says."""
+        field, setting = self.fields[SETTING + name], self.settings[name]
+        kept = replace(setting, help=WITHOUT_ONE.sub("", setting.help))
+        field.required, field.help_text = False, setting_field(kept, self.settings).help_text
+        field.widget.attrs["placeholder"] = placeholder
 
     def is_valid(self) -> bool:
         """False for a form that is only tested."""
@@ -107,11 +116,9 @@ class SourceForm(CatalogueForm):
         return TEST in self.data
 
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
+        cleaned = super().clean()
         if not self.settings:
             return cleaned
-        if self._lost:
-            self.add_error(None, "The secrets that you entered have expired. Enter them again.")
         for name, problems in find_setting_problems(self.kind, self.config | self.credentials).items():
             field = SETTING + name if SETTING + name in self.fields else None
             if field is None or field not in self.errors:
@@ -123,27 +130,21 @@ class SourceForm(CatalogueForm):
                 check_settings(self.candidate())
             except ValidationError as error:
                 self.add_error(None, error.messages)
-        self._keep_entries()
-        return cleaned
-
-    def _keep_entries(self) -> None:
-        """Secrets of a refused form travel with it, encrypted; the browser gets none back."""
         usable = {
             name: value
             for name, setting in self.settings.items()
             if setting.secret and SETTING + name not in self.errors and (value := self._entered(name))
         }
-        data: Any = self.data
-        self.data = data = data.copy()
-        data[KEPT_ENTRIES] = seal_entries(usable, form=self.sealed_for)
+        self.keep(usable)
         for name in usable:
-            _mark_as_known(self.fields[SETTING + name], ENTERED)
+            self._expect_no_entry(name, ENTERED)
+        return cleaned
 
     @cached_property
     def changed_data(self) -> list[str]:
         """Includes secrets typed before the form was refused."""
-        changed = {*super().changed_data, *(SETTING + name for name in self._kept)}
-        return [name for name in self.fields if name in changed and name != KEPT_ENTRIES]
+        changed = {*super().changed_data, *(SETTING + name for name in self.kept)}
+        return [name for name in self.fields if name in changed and name != KEPT]
 
     @property
     def typed_secrets(self) -> list[str]:
@@ -214,18 +215,7 @@ class SourceForm(CatalogueForm):
         )
 
     def _entered(self, name: str) -> str:
-        return self.cleaned_data.get(SETTING + name) or self._kept.get(name, "")
-
-    def create(self) -> Source:
-        own = {name: self.cleaned_data[name] for name in UPDATABLE}
-        return create_source(kind=self.kind, config=self.config, credentials=self.credentials, **own)
-
-    def update(self) -> None:
-        """Changed fields only: new settings make a listing due and replace open connections."""
-        changes = {name: self.cleaned_data[name] for name in UPDATABLE if name in self.changed_data}
-        if any(name.startswith((SETTING, FORGET)) for name in self.changed_data):
-            changes |= {"config": self.config, "credentials": self.credentials}
-        change_source(self.instance, **changes)
+        return str(self.cleaned_data.get(SETTING + name) or self.kept.get(name, ""))
 
 
 def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
@@ -237,18 +227,11 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
             conditions = {name: value for name, value in field.widget.attrs.items() if name == ONLY_IF}
             fields[FORGET + name] = forms.BooleanField(
                 required=False,
-                label=f"Forget {setting.title}",
-                help_text="Delete the stored value.",
+                label=format_lazy(gettext_lazy("Forget {}"), gettext_lazy(setting.title)),
+                help_text=_("Delete the stored value."),
                 widget=UnfoldBooleanWidget(attrs=conditions),
             )
-    return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
-
-
-def _mark_as_known(field: forms.Field, placeholder: str) -> None:
-    field.required = False
-    field.widget.attrs["placeholder"] = placeholder
-    # An empty field keeps the stored secret, unlike what the help text of new sources says.
-    field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
+    return type("SourceForm", (SourceForm,), fields)
 
 
 def known_settings(kind: str) -> dict[str, Setting]:
@@ -260,15 +243,15 @@ def known_settings(kind: str) -> dict[str, Setting]:
 
 def _stored_as(value: str) -> str:
     """A reference is not a secret, so it is shown."""
-    return value if is_reference(value) else STORED
+    return value if is_reference(value) else str(STORED)
 
 
 def shown_settings(source: Source) -> list[tuple[str, str]]:
     stored = stored_secrets(source)
     rows = []
     for name, setting in known_settings(source.kind).items():
-        state = (_stored_as(stored[name]) if stored.get(name) else "not stored") if setting.secret else ""
-        rows.append((setting.title, state or str(source.config.get(name, setting.default))))
+        state = (_stored_as(stored[name]) if stored.get(name) else _("not stored")) if setting.secret else ""
+        rows.append((_(setting.title), state or str(source.config.get(name, setting.default))))
     return rows
 
 
@@ -278,27 +261,27 @@ LIMIT_FIELDS = ("max_concurrent", "reserved_for")
 
 def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     lines: dict[str, list[Any]] = {"": []}
-    stored = stored_secrets(source)
-    filled_in = set(stored) | {name for name, value in (source.config if source else {}).items() if value}
-    shown = {setting.hints.group for name, setting in known_settings(kind).items() if name in filled_in}
-    for setting in known_settings(kind).values():
-        field, may_forget = SETTING + setting.name, setting.secret and not setting.required
-        line = (field, FORGET + setting.name) if may_forget and stored.get(setting.name) else field
-        lines.setdefault(setting.hints.group, []).append(line)
+    stored, config = stored_secrets(source), source.config if source else {}
+    settings_, filled_in = known_settings(kind), set()
+    for name, setting in settings_.items():
+        group, field = setting.hints.group, SETTING + name
+        may_forget = setting.secret and not setting.required and stored.get(name)
+        lines.setdefault(group, []).append((field, FORGET + name) if may_forget else field)
+        if name in stored or config.get(name):
+            filled_in.add(group)
     introduction = ""
-    if source is None and known_settings(kind):
-        link = SafeString('<a href="?" class="underline">Another kind</a>')
-        others = link if len(connector_kinds()) > 1 else ""
-        introduction = format_html("{} {}", summary_of(connector_class(kind)), others)
+    if source is None and settings_:
+        shown = {"summary": summary_of(connector_class(kind)), "is_choice": len(connector_kinds()) > 1}
+        introduction = render_to_string("catalogue/admin/sources/introduction.html", shown)
     return [
-        (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT_ENTRIES]}),
-        (label_of(kind), {"fields": lines.pop(""), "description": introduction}),
+        (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT]}),
+        (_(label_of(kind)), {"fields": lines.pop(""), "description": introduction}),
         *(
-            (group, {"fields": fields, "classes": [] if group in shown else ["collapse"]})
+            (_(group), {"fields": fields, "classes": [] if group in filled_in else ["collapse"]})
             for group, fields in lines.items()
         ),
-        ("Discovery", {"fields": DISCOVERY_FIELDS}),
-        ("Limits", {"fields": LIMIT_FIELDS}),
+        (_("Discovery"), {"fields": DISCOVERY_FIELDS}),
+        (_("Limits"), {"fields": LIMIT_FIELDS}),
     ]
 
 
@@ -316,6 +299,10 @@ HEALTH_BADGES = {
     Source.HealthState.HELD: "warning",
 }
 RECENT_RUNS = 5
+AWAITED = timedelta(minutes=5)  # How long the list looks for the first listing of an added source
+NOT_ASKED = gettext_lazy(
+    "Its workflows were declared or imported here; the engine itself has not been asked yet."
+)
 
 
 @admin.register(Source)
@@ -328,6 +315,7 @@ class SourceAdmin(ButtonsMixin):
     actions = ("refresh_selected", "enable_selected", "disable_selected")
     actions_list = ("import_temporal", "import_openapi")
     buttons = ("refresh_now",)
+    list_after_template = "catalogue/admin/sources/awaited.html"
     change_form_outer_before_template = "catalogue/admin/source_panel.html"
     change_form_after_template = "catalogue/admin/source_test_result.html"
 
@@ -337,30 +325,41 @@ class SourceAdmin(ButtonsMixin):
 
     # The list
 
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return (*self.list_filter, *added("source_filters"))
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Source]:
         return super().get_queryset(request).with_workflow_counts()  # type: ignore[attr-defined,no-any-return]
 
-    @admin.display(description="health", ordering="health_state")
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        added = Source.objects.filter(enabled=True, health_state=Source.HealthState.UNKNOWN)
+        recent = added.filter(created_at__gt=timezone.now() - AWAITED, last_refreshed_at=None)
+        awaited = recent.exclude(next_refresh_at=None).exists()
+        if "HX-Request" in request.headers and self.has_view_permission(request):
+            return HttpResponse(status=204, headers={} if awaited else {"HX-Refresh": "true"})
+        return super().changelist_view(request, (extra_context or {}) | {"awaited": awaited})
+
+    @admin.display(description=gettext_lazy("health"), ordering="health_state")
     def health(self, source: Source) -> SafeString:
         return html.badge(
             source.get_health_state_display(), HEALTH_BADGES[Source.HealthState(source.health_state)]
         )
 
-    @admin.display(description="the engine's answer")
+    @admin.display(description=gettext_lazy("the engine's answer"))
     def told(self, source: Source) -> str:
-        since = format_html("since {}: ", html.ago(source.failing_since)) if source.failing_since else ""
-        # One element, since narrow screens lay out the children of a cell side by side.
-        return format_html("<span>{}{}</span>", since, html.shortened(source.health_message))
+        return render_to_string("catalogue/admin/sources/answer.html", {"source": source})
 
-    @admin.display(description="enabled / present", ordering="present_count")
+    @admin.display(description=gettext_lazy("enabled / present"), ordering="present_count")
     def workflow_counts(self, source: Any) -> SafeString:
         counts = f"{source.enabled_count} / {source.present_count}"
         return html.link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
 
-    kind_label = column("kind", "kind", label_of, sorts=False)
-    last_refresh = column("last refresh", "last_refreshed_at")
+    kind_label = column(gettext_lazy("kind"), "kind", label_of, sorts=False)
+    last_refresh = column(gettext_lazy("last refresh"), "last_refreshed_at")
 
-    @admin.display(description="next refresh", ordering="next_refresh_at")
+    @admin.display(description=gettext_lazy("next refresh"), ordering="next_refresh_at")
     def next_refresh(self, source: Source) -> str:
         return html.ago(source.next_refresh_at) if source.enabled else html.DASH
 
@@ -372,7 +371,7 @@ class SourceAdmin(ButtonsMixin):
         if not self.has_add_permission(request) or self._kind_to_add(request):
             return super().add_view(request, form_url, extra_context)
         context = self.admin_site.each_context(request) | {
-            "title": "What kind of engine?",
+            "title": _("What kind of engine?"),
             "opts": self.opts,
             "kinds": [
                 (label, summary, f"?{urlencode({'kind': kind} | chosen)}")
@@ -415,7 +414,7 @@ class SourceAdmin(ButtonsMixin):
         if db_field.name == "kind":
             kwargs["widget"] = HiddenInput()
         if db_field.name == "reserved_for":
-            return ReservedForField(label="Reserved for", help_text=db_field.help_text)
+            return ReservedForField(label=gettext_lazy("Reserved for"), help_text=db_field.help_text)
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "refresh_interval" and field:
             field.widget.attrs["placeholder"] = settings.CATALOGUE.discovery_interval
@@ -424,27 +423,28 @@ class SourceAdmin(ButtonsMixin):
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> Any:
         return ("kind_label", "settings_shown")
 
-    @admin.display(description="engine's settings")
-    def settings_shown(self, source: Source) -> SafeString:
-        return html.side_by_side(
-            format_html("<div><b>{}</b>: {}</div>", *row) for row in shown_settings(source)
-        )
+    @admin.display(description=gettext_lazy("engine's settings"))
+    def settings_shown(self, source: Source) -> str:
+        shown = {"settings": shown_settings(source)}
+        return render_to_string("catalogue/admin/sources/settings.html", shown)
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
-        if change:
-            form.update()
+        """Changed fields only: new settings make a listing due and replace open connections."""
+        own = {name: form.cleaned_data[name] for name in UPDATABLE if not change or name in form.changed_data}
+        settings_: dict[str, Any] = {"config": form.config, "credentials": form.credentials}
+        if not change:
+            obj.pk = create_source(kind=form.kind, **own, **settings_).pk
+        elif any(name.startswith((SETTING, FORGET)) for name in form.changed_data):
+            change_source(obj, **own, **settings_)
         else:
-            obj.pk = form.create().pk
+            change_source(obj, **own)
 
     def response_add(
         self, request: HttpRequest, obj: Source, post_url_continue: str | None = None
     ) -> HttpResponse:
         added = Source.objects.get(pk=obj.pk)
         if added.enabled and added.new_workflows == Source.NewWorkflows.HIDDEN:
-            query = f"?source__id__exact={added.pk}"
-            workflows = html.link("Its workflows", "catalogue_workflow_changelist", query=query)
-            said = "{} will be listed within seconds. They are hidden until you enable them."
-            messages.info(request, format_html(said, workflows))
+            messages.info(request, render_to_string("catalogue/admin/sources/added.html", {"source": added}))
         return super().response_add(request, obj, post_url_continue)
 
     def render_change_form(
@@ -454,8 +454,8 @@ class SourceAdmin(ButtonsMixin):
         form = context["adminform"].form
         if isinstance(form, SourceForm) and form.is_bound and form.is_tried:
             outcome = _test_settings(form)
-            if request.headers.get("X-Requested-With") == "XMLHttpRequest":
-                return JsonResponse(outcome)
+            if "HX-Request" in request.headers:
+                return TemplateResponse(request, "catalogue/admin/sources/tested.html", outcome)
             notify = messages.success if outcome["ok"] else messages.error
             notify(request, html.paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
@@ -468,14 +468,14 @@ class SourceAdmin(ButtonsMixin):
         """Counts instead of the names of thousands of workflows."""
         sources = list(objs)
         counts = {
-            "workflows": Workflow.objects.filter(source__in=sources).count(),
-            "prompts and resources": ServerFeature.objects.filter(source__in=sources).count(),
-            "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
+            _("workflows"): Workflow.objects.filter(source__in=sources).count(),
+            _("prompts and resources"): ServerFeature.objects.filter(source__in=sources).count(),
+            _("discovery runs"): DiscoveryRun.objects.filter(source__in=sources).count(),
         }
-        named: list[Any] = [f"Source: {source.name}" for source in sources]
+        named: list[Any] = [_("Source: %s") % source.name for source in sources]
         losses = filter(None, (describe(sources) for describe in added("source_losses")))
-        warnings = [format_html("<b>{}</b>", loss) for loss in losses]
-        return named + warnings, {"sources": len(sources)} | counts, set(), []
+        warnings = [render_to_string("catalogue/admin/loss.html", {"loss": loss}) for loss in losses]
+        return named + warnings, {_("sources"): len(sources)} | counts, set(), []
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         for source in queryset:
@@ -483,11 +483,11 @@ class SourceAdmin(ButtonsMixin):
 
     # Buttons and actions
 
-    @button("Refresh now", icon="refresh", variant="primary", records=True)
+    @button(gettext_lazy("Refresh now"), icon="refresh", variant="primary", records=True)
     def refresh_now(self, request: HttpRequest, source: Source) -> None:
         _refresh(request, source)
 
-    @admin.action(description="Refresh now", permissions=["refresh"])
+    @admin.action(description=gettext_lazy("Refresh now"), permissions=["refresh"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         """A single one now; several by the worker, as one hanging engine would block the page."""
         if queryset.count() == 1:
@@ -499,25 +499,25 @@ class SourceAdmin(ButtonsMixin):
                 "The discovery runs show their progress.",
             )
         else:
-            messages.warning(request, "Nothing to list: the sources are disabled, or discovery is.")
+            messages.warning(request, _("Nothing to list: the sources are disabled, or discovery is."))
 
     @action(  # type: ignore[untyped-decorator]
-        description="Import Temporal file",
+        description=gettext_lazy("Import Temporal file"),
         url_path="import-temporal",
         icon="upload_file",
         permissions=["import"],
     )
-    def import_temporal(self, request: HttpRequest) -> HttpResponse:
-        return TemporalImportPage.show(request)
+    def import_temporal(self, request: HttpRequest) -> HttpResponseBase:
+        return TemporalImportPage.as_view()(request)
 
     @action(  # type: ignore[untyped-decorator]
-        description="Import OpenAPI document",
+        description=gettext_lazy("Import OpenAPI document"),
         url_path="import-openapi",
         icon="upload_file",
         permissions=["import"],
     )
-    def import_openapi(self, request: HttpRequest) -> HttpResponse:
-        return OpenApiImportPage.show(request)
+    def import_openapi(self, request: HttpRequest) -> HttpResponseBase:
+        return OpenApiImportPage.as_view()(request)
 
     def may_press_buttons(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request) or request.user.has_perm("catalogue.refresh_source")
@@ -527,11 +527,11 @@ class SourceAdmin(ButtonsMixin):
     def has_import_permission(self, request: HttpRequest) -> bool:
         return self.has_add_permission(request) or self.has_change_permission(request)
 
-    @admin.action(description="Enable", permissions=["change"])
+    @admin.action(description=gettext_lazy("Enable"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
         return self._switch(request, queryset, "Agents see the enabled workflows of {} again.", enabled=True)
 
-    @admin.action(description="Disable", permissions=["change"])
+    @admin.action(description=gettext_lazy("Disable"), permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
         return self._switch(request, queryset, "Agents no longer see the tools of {}.", enabled=False)
 
@@ -544,25 +544,33 @@ class SourceAdmin(ButtonsMixin):
         return change_if_sure(self, request, affected, f"{verb} sources", switch, **words)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
-        runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
+        runs = list(obj.discovery_runs.for_lists()[:RECENT_RUNS])
+        is_untried = obj.health_state == Source.HealthState.UNKNOWN
         return {
-            "headline": [self.health(obj), obj.health_message and html.paragraphs(obj.health_message)],
+            "headline": [
+                self.health(obj),
+                obj.health_message and html.paragraphs(obj.health_message),
+                NOT_ASKED if is_untried and runs else "",
+            ],
             "facts": [
                 (f"{obj.get_health_state_display().capitalize()} since", html.exactly(obj.failing_since)),
-                ("Last good listing", html.exactly(obj.last_refreshed_at)),
-                ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
-                ("Workflows enabled / present", self.workflow_counts(obj)),
-                ("Prompts and resources", _features_of(request, obj)),
+                (_("Last good listing"), html.exactly(obj.last_refreshed_at)),
+                (
+                    _("Next listing"),
+                    html.exactly(obj.next_refresh_at) if obj.enabled else _("none while disabled"),
+                ),
+                (_("Workflows enabled / present"), self.workflow_counts(obj)),
+                (_("Prompts and resources"), _features_of(request, obj)),
                 held_listing_fact(request, obj),
                 reviews_fact(request, obj),
                 import_fact(request, obj),
                 tools_fact(request, obj),
                 *(fact(request, obj) for fact in added("source_facts")),
             ],
-            "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
+            "runs": html.table([*map(str, RUN_HEADERS)], (run_row(request, run) for run in runs)),
             "all_runs": html.link_if_allowed(
                 request,
-                "All discovery runs",
+                _("All discovery runs"),
                 "catalogue_discoveryrun_changelist",
                 query=f"?source__id__exact={obj.pk}",
                 otherwise="",
@@ -585,8 +593,8 @@ def _choices_of(connector: type[Connector]) -> Iterator[tuple[str, str, dict[str
     """The purposes of a source of the kind: label, sentence, and initial values of the form."""
     ready_made: Any = getattr(connector, "ready_made", tuple)
     for label, summary, settings_ in ready_made():
-        yield label, summary, {SETTING + name: value for name, value in settings_.items()}
-    yield connector.label, summary_of(connector), {}
+        yield _(label), _(summary), {SETTING + name: value for name, value in settings_.items()}
+    yield _(connector.label), _(summary_of(connector)), {}
 
 
 def _refresh(request: HttpRequest, source: Source) -> None:
@@ -595,13 +603,13 @@ def _refresh(request: HttpRequest, source: Source) -> None:
     except RefreshRefused as error:
         messages.warning(request, str(error))
         return
-    details = html.link("Details", "catalogue_discoveryrun_change", run.pk)
     if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-        notify = messages.warning if run.missing else messages.success
-        notify(request, format_html("{}: {}. {}", source.name, describe_counts(run), details))
+        notify, answer = messages.warning if run.missing else messages.success, f"{describe_counts(run)}."
     else:
         kept = "" if run.outcome == DiscoveryRun.Outcome.HELD else "The last good list is kept."
-        messages.error(request, format_html("{}: {} {} {}", source.name, run.error, kept, details))
+        notify, answer = messages.error, f"{run.error} {kept}"
+    shown = {"run": run, "answer": answer}
+    notify(request, render_to_string("catalogue/admin/sources/listed.html", shown, request))
 
 
 def _test_settings(form: SourceForm) -> dict[str, Any]:

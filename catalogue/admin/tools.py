@@ -1,4 +1,5 @@
-from typing import Any, get_args
+from functools import cache
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -6,44 +7,44 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from unfold import widgets
 from unfold.decorators import action
 
 from catalogue.admin.base import Button, ButtonsMixin, button
-from catalogue.admin.form_fields import (
-    MONOSPACE,
-    CommasField,
-    JsonValueField,
-    MultilineField,
-    switch,
-    text_field,
-)
+from catalogue.admin.form_fields import CommasField, JsonValueField, MultilineField, setting_field, switch
 from catalogue.admin.marks import marked, show_mark
-from catalogue.history import actor_of
+from catalogue.admin.rendering import link
+from catalogue.connections import Setting, read_settings
+from catalogue.history import Actor, actor_of
 from catalogue.http_tools import KIND, tool_config_of
 from catalogue.imports.pipeline import ToolsRefused
-from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
+from catalogue.imports.tools import ToolChange, read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
-from connectors.definitions import MAX_SECONDS
-from connectors.http_tools.tool import BodyFormat, Method, ToolConfig, ValidationProblem
+from connectors.http_tools.tool import ApiConfig, FieldMappings, ToolConfig, ValidationProblem
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
-    ("What agents see", ("source", "name", "title", "description", "tags", "expose")),
+    (gettext_lazy("What agents see"), ("source", "name", "title", "description", "tags", "expose")),
     (
-        "The call",
+        gettext_lazy("The call"),
         ("method", "endpoint", "body_format", "idempotency_header", "anonymous", "response_headers"),
     ),
-    ("Input", ("input_schema", "input_mappings", "constants")),
+    (gettext_lazy("Input"), ("input_schema", "input_mappings", "constants")),
     (
-        "Output",
+        gettext_lazy("Output"),
         ("output_mappings", "output_schema", "output_is_promised", "timeout_seconds", "cache_seconds"),
     ),
 )
 WIDE = {"description", "endpoint", "input_schema"}
-NO_ARGUMENTS = {"type": "object", "properties": {}}
+KINDS: dict[str, tuple[type[forms.Field], Any]] = {  # Fields other than for settings of a source, with a hint
+    "description": (MultilineField, ""),
+    "tags": (CommasField, gettext_lazy("Separated by commas.")),
+    "response_headers": (CommasField, gettext_lazy("Separated by commas.")),
+    "output_mappings": (JsonValueField, gettext_lazy("As JSON.")),
+}
 
 PLACES = {  # In a ToolConfig, by the form's field
     "name": "/name", "title": "/title", "description": "/description", "tags": "/tags",
@@ -57,135 +58,61 @@ PLACES = {  # In a ToolConfig, by the form's field
 }  # fmt: skip
 
 
-def _json(label: str, help_text: str, *, rows: int, example: str = "") -> JsonValueField:
-    widget = widgets.UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
-    return JsonValueField(label=label, help_text=help_text, required=False, widget=widget)
-
-
-def _seconds(label: str, help_text: str) -> forms.IntegerField:
-    return forms.IntegerField(
-        label=label,
-        help_text=help_text,
-        required=False,
-        min_value=1,
-        max_value=MAX_SECONDS,
-        widget=widgets.UnfoldAdminIntegerFieldWidget,
-    )
-
-
-def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
-    first = choices[0][0] if choices else None
-    return forms.ChoiceField(
-        label=label,
-        help_text=help_text,
-        choices=choices,
-        initial=first,
-        widget=widgets.UnfoldAdminSelectWidget,
-    )
+@cache
+def tool_settings() -> dict[str, Setting]:
+    """What the models of a declaration say of the form's fields."""
+    models = {"": ToolConfig, "/api": ApiConfig, "/field_mappings": FieldMappings}
+    found = {}
+    for field, place in PLACES.items():
+        part, _, name = place.rpartition("/")
+        found[field] = read_settings(models[part])[name]
+    return found
 
 
 class ToolForm(forms.Form):
-    """`tool` is the resulting ToolConfig; faults appear at their fields."""
+    """Declares a tool, or the given workflow anew; faults appear at their fields."""
 
-    source = _choice("API", "The tool uses the base URL and credentials of the source.", [])
-    name = text_field("Name", "The name that agents call, unless another tool already has it.", required=True)
-    title = text_field("Title", "Shown to people. Empty: the name.")
-    description = MultilineField(
-        label="Description",
-        max_length=20_000,
-        help_text="What it does, when to use it and what it returns. Agents choose tools by this.",
-        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 4}),
-    )
-    tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
-    method = _choice("Method", "", [(method, method) for method in get_args(Method)])
-    endpoint = text_field(
-        "Endpoint",
-        "The complete URL, with path arguments in braces: https://api.example.com/v1/orders/{order_id}",
-        required=True,
-        length=2_000,
-    )
-    body_format = _choice(
-        "Body",
-        "The format of the body, if there is one. raw: one argument, mapped to "
-        '{"in": "body", "name": ""}, is the whole body, as text or a data: URI.',
-        [(name, name) for name in get_args(BodyFormat)],
-    )
-    idempotency_header = text_field(
-        "Idempotency header",
-        "If the API executes requests with the same value in this header only once, such as Idempotency-Key.",
-        length=100,
-    )
-    anonymous = switch(
-        "Without credentials", "For an API that rejects this call if it has the source's credentials."
-    )
-    input_schema = _json(
-        "Input schema",
-        "JSON Schema of the arguments, of type object. Other arguments are refused.",
-        rows=12,
-        example='{\n  "type": "object",\n  "properties": {\n    "order_id": {"type": "string"}\n  },\n'
-        '  "required": ["order_id"]\n}',
-    )
-    input_mappings = _json(
-        "Argument mapping",
-        "By default, arguments that the path does not name go into the query (GET, HEAD, DELETE) or "
-        'the body. Only for others: {"customer": {"in": "header", "name": "X-Customer"}}. "in" is path, '
-        "query, header, cookie or body; in a body, the name is a JSON Pointer.",
-        rows=6,
-        example='{\n  "amount": {"in": "body", "name": "/payment/amount"}\n}',
-    )
-    constants = _json(
-        "Always sent",
-        'A list: [{"in": "query", "name": "format", "value": "full"}]. Store credentials in the source.',
-        rows=6,
-        example='[\n  {"in": "header", "name": "Accept-Language", "value": "en"}\n]',
-    )
-    output_mappings = _json(
-        "Output mapping",
-        'Fields of the result, as JSON Pointers into the response: {"total": "/amount/total"}. '
-        "Empty: the unchanged response.",
-        rows=6,
-        example='{\n  "state": "/state",\n  "total": "/amount/total"\n}',
-    )
-    output_schema = _json("Output schema", "JSON Schema of the result, if the API guarantees one.", rows=6)
-    output_is_promised = switch(
-        "Enforce the output schema",
-        "Clients get the output schema, and a result that violates it is an error. Off: it only describes.",
-        initial=True,
-    )
-    response_headers = CommasField(
-        label="Response headers",
-        required=False,
-        help_text="That agents are told besides Location, Link, totals and the like: ETag. By commas.",
-    )
-    timeout_seconds = _seconds("Timeout (s)", "Empty: the product's default.")
-    cache_seconds = _seconds(
-        "Cache results for (s)",
-        "Only for tools that change nothing and answer all callers alike. Empty: results are not cached.",
+    source = forms.ChoiceField(
+        label="API",
+        help_text=gettext_lazy("The tool uses the base URL and credentials of the source."),
+        widget=widgets.UnfoldAdminSelectWidget,
     )
     expose = switch(
-        "Visible to agents immediately",
-        "If the filters allow it. Off: a curator must enable it first, as with discovered workflows.",
+        gettext_lazy("Visible to agents immediately"),
+        gettext_lazy(
+            "If the exposure rules allow it. Off: a curator must enable it first, as with "
+            "discovered workflows."
+        ),
     )
 
-    def __init__(self, *args: Any, tool: ToolConfig | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, workflow: Workflow | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.tool: ToolConfig | None = None
-        if tool is None:
+        self.workflow, settings = workflow, tool_settings()
+        for field, setting in settings.items():
+            if field in KINDS:
+                kind, hint = KINDS[field]
+                label, told = _(setting.title), f"{_(setting.help)} {hint}".strip()
+                self.fields[field] = kind(label=label, help_text=told, required=setting.required)
+            else:
+                self.fields[field] = setting_field(setting, settings)
+        self.fields["input_schema"].widget.attrs["rows"] = 12
+        if workflow is None:
             self.fields["source"].choices = [  # type: ignore[attr-defined]
                 (source.name, f"{source.name}: {source.config.get('base_url')}") for source in http_sources()
             ]
-            self.initial.setdefault("input_schema", NO_ARGUMENTS)
-        else:
-            del self.fields["source"], self.fields["expose"]
-            # The name identifies the tool; the workflow's page can rename it for agents.
-            self.fields["name"].disabled = True
-            written = tool.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-            for argument, place in tool.field_mappings.input.items():
-                if not place.name:
-                    # The whole body. Without a name it would be the field with the argument's name.
-                    written["field_mappings"]["input"][argument]["name"] = ""
-            values = {field: _at(place, written) for field, place in PLACES.items()}
-            self.initial.update({field: value for field, value in values.items() if value is not None})
+            self.initial.setdefault("input_schema", settings["input_schema"].default)
+            return
+        del self.fields["source"], self.fields["expose"]
+        # The name identifies the tool; the workflow's page can rename it for agents.
+        self.fields["name"].disabled = True
+        tool = tool_config_of(workflow)
+        written = tool.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for argument, place in tool.field_mappings.input.items():
+            if not place.name:
+                # The whole body. Without a name it would be the field with the argument's name.
+                written["field_mappings"]["input"][argument]["name"] = ""
+        values = {field: _at(place, written) for field, place in PLACES.items()}
+        self.initial.update({field: value for field, value in values.items() if value is not None})
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -195,6 +122,21 @@ class ToolForm(forms.Form):
             except ToolsRefused as refused:
                 self.show(refused)
         return cleaned
+
+    def save(self, *, by: Actor) -> ToolChange | None:
+        """Stores the valid tool. Returns None if it is refused."""
+        given = self.cleaned_data
+        try:
+            if self.workflow is not None:
+                stored = replace_tool(self.workflow, self.tool, by=by)
+            else:
+                stored = store_tools(
+                    [self.tool], source=given["source"], expose=given["expose"], may_add_source=False, by=by
+                )
+        except ToolsRefused as refused:
+            self.show(refused)
+            return None
+        return stored.tools[0]
 
     def show(self, refused: ToolsRefused) -> None:
         for fault in refused.problems:
@@ -248,30 +190,14 @@ class ToolPagesMixin(ButtonsMixin):
         return super().get_buttons(request, obj) if is_removable else []
 
     @action(  # type: ignore[untyped-decorator]
-        description="Add tool", url_path="add-tool", icon="add_link", permissions=["add_tool"]
+        description=gettext_lazy("Add tool"), url_path="add-tool", icon="add_link", permissions=["add_tool"]
     )
     def add_tool(self, request: HttpRequest) -> HttpResponse:
         initial = {"source": request.GET.get("source", "")}
         if source := Source.objects.filter(name=initial["source"], kind=KIND).first():
             initial["endpoint"] = f"{source.config.get('base_url', '')}/"
         form = ToolForm(request.POST or None, initial=initial)
-        if form.is_valid() and form.tool is not None:
-            given = form.cleaned_data
-            try:
-                stored = store_tools(
-                    [form.tool],
-                    source=given["source"],
-                    expose=given["expose"],
-                    may_add_source=False,
-                    by=actor_of(request),
-                )
-            except ToolsRefused as refused:
-                form.show(refused)
-            else:
-                change = stored.tools[0]
-                messages.success(request, f"{change.tool_id}: {change.change}. {change.note}".strip())
-                return _to_workflow(Workflow.objects.get(tool_name=change.tool_id))
-        return self._page(request, form, title="Add HTTP tool")
+        return self._answer(request, form, title=_("Add HTTP tool"))
 
     def has_add_tool_permission(self, request: HttpRequest) -> bool:
         return may_declare(request)
@@ -283,21 +209,13 @@ class ToolPagesMixin(ButtonsMixin):
             workflow = self.get_object(request, object_id)
             if workflow is None or workflow.source.kind != KIND or workflow.missing_since is not None:
                 raise Http404
-            form = marked(ToolForm, request)(request.POST or None, tool=tool_config_of(workflow))
-            if form.is_valid() and form.tool is not None:
-                try:
-                    change = replace_tool(workflow, form.tool, by=actor_of(request)).tools[0].change
-                except ToolsRefused as refused:
-                    form.show(refused)
-                else:
-                    messages.success(request, f"{workflow.tool_name}: {change}.")
-                    return _to_workflow(workflow)
-            return self._page(request, form, title=f"Change {workflow.tool_name}", workflow=workflow)
+            form = marked(ToolForm, request)(request.POST or None, workflow=workflow)
+            return self._answer(request, form, title=f"Change {workflow.tool_name}")
 
     @button(
-        "Remove tool",
+        gettext_lazy("Remove tool"),
         icon="delete",
-        confirm="Remove this tool? Agents can no longer call it. Its executions are kept.",
+        confirm=gettext_lazy("Remove this tool? Agents can no longer call it. Its executions are kept."),
     )
     def remove_tool(self, request: HttpRequest, workflow: Workflow) -> None:
         if not may_declare(request):
@@ -312,9 +230,12 @@ class ToolPagesMixin(ButtonsMixin):
             request, f"{workflow.tool_name} was removed. If you declare it again, it gets the same id."
         )
 
-    def _page(
-        self, request: HttpRequest, form: ToolForm, *, title: str, workflow: Workflow | None = None
-    ) -> HttpResponse:
+    def _answer(self, request: HttpRequest, form: ToolForm, *, title: str) -> HttpResponse:
+        if form.is_valid() and (change := form.save(by=actor_of(request))):
+            messages.success(request, f"{change.tool_id}: {change.change}. {change.note}".strip())
+            stored = Workflow.objects.get(tool_name=change.tool_id)
+            return HttpResponseRedirect(reverse("admin:catalogue_workflow_change", args=[stored.pk]))
+        workflow = form.workflow
         context = self.admin_site.each_context(request) | {
             "title": title,
             "form": form,
@@ -336,17 +257,6 @@ def may_declare(request: HttpRequest) -> bool:
 
 def tools_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if source.kind != KIND or not may_declare(request):
-        return ("Tools", "")
-    address = f"{reverse('admin:catalogue_workflow_add_tool')}?{urlencode({'source': source.name})}"
-    return ("Tools", format_html('<a class="text-link" href="{}">Add tool</a>', address))
-
-
-def declaration_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    if workflow.source.kind != KIND or workflow.missing_since is not None or not may_declare(request):
-        return ("Declared here", "")
-    address = reverse("admin:catalogue_workflow_tool", args=[workflow.pk])
-    return ("Declared here", format_html('<a class="text-link" href="{}">Change the tool</a>', address))
-
-
-def _to_workflow(workflow: Workflow) -> HttpResponse:
-    return HttpResponseRedirect(reverse("admin:catalogue_workflow_change", args=[workflow.pk]))
+        return (_("Tools"), "")
+    query = f"?{urlencode({'source': source.name})}"
+    return (_("Tools"), link(_("Add tool"), "catalogue_workflow_add_tool", query=query))

@@ -696,7 +696,8 @@ class _Import:
                     self._write_feature(("features", source, kind, identifier), feature)
         for feature in present.values():
             if self._request.prune and describe_feature(feature):
-                undecided = FEATURE.defaults | {"enabled": is_enabled_when_new(feature.source)}
+                enabled = is_enabled_when_new(feature.source, feature.definition)
+                undecided = FEATURE.defaults | {"enabled": enabled}
                 self._change_feature(("features",), feature, undecided)
 
     def _write_feature(self, path: Path, feature: ServerFeature | None) -> None:
@@ -823,22 +824,27 @@ class _Import:
         try:
             written = write_toolset(toolset or Toolset(slug=slug), picked=picked, rules=rules, **values)
         except UnknownWorkflows as unknown:
-            taken = list(Workflow.objects.values_list("tool_name", flat=True))
-            unwritten = self._unwritten_names()
-            for name in (one for one in unknown.names if one not in unwritten):
-                place = (*path, "picked", given["picked"].index(name))
-                self._file.refuse_unknown(place, f"there is no workflow {name}", name, taken)
+            self._refuse_picks((*path, "picked"), given["picked"], unknown.names)
         except ValidationError as error:
             self._file.refuse_all(path, error)
         else:
             self._note("toolset", written, path, before, wanted)
 
-    def _unwritten_names(self) -> list[Any]:
-        """Returns tool names of workflows in the file that are missing because of a reported mistake."""
+    def _refuse_picks(self, path: Path, picked: list[str], unknown: Iterable[str]) -> None:
+        """Except for workflows of the file that are missing because of a reported mistake."""
         sources = self._file.at(("workflows",)) if self._file.problems else None
         given = sources.values() if isinstance(sources, dict) else ()
         rows = [row for one in given if isinstance(one, dict) for row in one.values()]
-        return [row.get("tool_name") for row in rows if isinstance(row, dict)]
+        unwritten = [row.get("tool_name") for row in rows if isinstance(row, dict)]
+        known = list(Workflow.objects.only("tool_name", "former_tool_names"))
+        renamed = {former: row.tool_name for row in known for former in row.former_tool_names}
+        for name in (one for one in unknown if one not in unwritten):
+            place = (*path, picked.index(name))
+            if name in renamed:
+                self._file.refuse(place, f"the workflow {name} is called {renamed[name]} now")
+            else:
+                names = [row.tool_name for row in known]
+                self._file.refuse_unknown(place, f"there is no workflow {name}", name, names)
 
     def _is_allowed(self, path: Path, check: Callable[[], Any]) -> bool:
         try:

@@ -69,7 +69,11 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
         declared = _read(request, known)
         config = _config(request, known, declared)
         credentials = _credentials(request, known, declared, config)
-        _check(request.source, config, credentials)
+        settings = _changed_settings(known, config, credentials)
+        try:
+            source = _write(request, known, config, credentials)
+        except ValidationError as error:
+            raise ImportRefused(error.messages) from None
         listing = read_listing(read_declared(TemporalConfig.model_validate(config | credentials)).workflows)
         if listing.skipped:
             raise ImportRefused([f"{skipped['name']}: {skipped['reason']}." for skipped in listing.skipped])
@@ -81,10 +85,9 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
                 name: Change.KEPT if name in listing.layers and name not in declared.entries else change
                 for name, change in plan_changes(known, listing).items()
             },
-            settings=_changed_settings(known, config, credentials),
+            settings=settings,
             notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
         )
-        source = _write(request, known, config, credentials)
         if Change.ADDED in outcome.every_change and source.new_workflows == Source.NewWorkflows.HIDDEN:
             why = ": only a new source can enable them at once, and this one hides new workflows"
             later = "Agents see the added workflows once a curator enables them"
@@ -107,6 +110,7 @@ def _write(
     config: dict[str, Any],
     credentials: dict[str, str],
 ) -> Source:
+    """Raises ValidationError."""
     if source is None:
         return sources.create_source(
             name=request.source,
@@ -118,6 +122,8 @@ def _write(
     # Unchanged settings keep open connections and cached results.
     if config != source.config or credentials != stored_secrets(source):
         sources.change_source(source, config=config, credentials=credentials)
+    else:
+        sources.check_settings(source)
     return source
 
 
@@ -184,16 +190,6 @@ def _credentials(
         except ValidationError as error:
             raise ImportRefused(error.messages) from None
     return stored | given
-
-
-def _check(name: str, config: dict[str, Any], credentials: dict[str, str]) -> None:
-    candidate = Source(name=name, kind=KIND, config=config)
-    candidate.credentials = credentials
-    try:
-        candidate.clean_fields(exclude=["encrypted_credentials"])
-        sources.check_settings(candidate)
-    except ValidationError as error:
-        raise ImportRefused(error.messages) from None
 
 
 def _changed_settings(

@@ -6,7 +6,9 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import connection, models, transaction
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from access.callers import Person, check_form, find_keys
 from audit.models import Proven
@@ -72,7 +74,7 @@ class Revision(models.Model):
     """When this process last committed a change, by `time.monotonic`. Its own requests see that at once."""
 
     class Meta:
-        verbose_name = "catalogue revision"
+        verbose_name = _("catalogue revision")
 
     def __str__(self) -> str:
         return str(self.number)
@@ -134,6 +136,11 @@ class HistoryIsKept(TypeError):
 
 
 class HistoryQuerySet(models.QuerySet["HistoryEntry"]):
+    def one_of_each_batch(self) -> "HistoryQuerySet":
+        """The first entry of what one action changed."""
+        earlier = HistoryEntry.objects.filter(batch=OuterRef("batch"), pk__lt=OuterRef("pk"))
+        return self.exclude(Exists(earlier))
+
     def update(self, **_: Any) -> NoReturn:
         raise HistoryIsKept
 
@@ -147,22 +154,22 @@ class HistoryEntry(Proven):
     """One change of one object by a person, a token or a command; it outlives all of them."""
 
     class Door(models.TextChoices):
-        ADMIN = "admin", "admin"
-        REST = "rest", "REST"
-        COMMAND = "command", "command line"
+        ADMIN = "admin", _("admin")
+        REST = "rest", _("REST")
+        COMMAND = "command", _("command line")
 
     class Kind(models.TextChoices):
-        ADDED = "added", "added"
-        CHANGED = "changed", "changed"
-        DELETED = "deleted", "deleted"
+        ADDED = "added", _("added")
+        CHANGED = "changed", _("changed")
+        DELETED = "deleted", _("deleted")
 
     at = models.DateTimeField(default=timezone.now, db_index=True)
     actor = models.CharField(max_length=255, help_text="Such as user:1 or token:7.")
-    actor_name = models.CharField("who", max_length=255, help_text="As it was called then.")
+    actor_name = models.CharField(_("who"), max_length=255, help_text="As it was called then.")
     door = models.CharField(max_length=10, choices=Door.choices)
     model = models.CharField(max_length=100, help_text="Such as catalogue.source.")
     object_id = models.CharField(max_length=255)
-    object_name = models.CharField("object", max_length=255, help_text="As it was called then.")
+    object_name = models.CharField(_("object"), max_length=255, help_text="As it was called then.")
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.CHANGED)
     message = models.TextField()
     changes = JSONTextField(default=dict, help_text="What changed: {field: [old value, new value]}.")
@@ -177,13 +184,19 @@ class HistoryEntry(Proven):
         related_name="reverted_by",
         help_text="The change that this one reverted.",
     )
+    batch = models.UUIDField(null=True, editable=False, help_text="The same for what one action changed.")
+
+    may_change = ("batch",)  # Not proven, because older entries were proven without it
 
     objects: ClassVar[models.Manager["HistoryEntry"]] = HistoryQuerySet.as_manager()
 
     class Meta:
         ordering = ("-at", "-pk")
-        verbose_name_plural = "history entries"
-        indexes = [models.Index(fields=["model", "object_id", "at"], name="history_of_an_object")]
+        verbose_name_plural = _("history entries")
+        indexes = [
+            models.Index(fields=["model", "object_id", "at"], name="history_of_an_object"),
+            models.Index(fields=["batch", "id"], name="history_of_a_batch", condition=Q(batch__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         return f"{self.object_name}: {self.message}"
@@ -228,8 +241,10 @@ class Reservable(Exposing):
         default=list,
         blank=True,
         validators=[check_form],
-        help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
-        "who may use workflows.",
+        help_text=_(
+            "Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
+            "who may use workflows."
+        ),
     )
     reserved_keys = JSONTextField(
         default=dict, db_default={}, editable=False, help_text="By name, the key such as user:7, or empty."

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from catalogue.fields import JSONTextField
 from catalogue.models.history import Recorded
@@ -20,7 +21,7 @@ class ProductSettings(Recorded):
     changed_by = models.CharField(max_length=255, blank=True, editable=False)
 
     class Meta:
-        verbose_name = verbose_name_plural = "settings"
+        verbose_name = verbose_name_plural = _("settings")
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_product_settings")]
 
     def __str__(self) -> str:

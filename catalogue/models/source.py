@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Count, Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from catalogue.fields import JSONTextField, optional_number
 from catalogue.models.history import ExposingQuerySet, Reservable
@@ -42,59 +43,65 @@ class SourceQuerySet(ExposingQuerySet["Source"]):
 
 class Source(Reservable):
     class NewWorkflows(models.TextChoices):
-        HIDDEN = "hidden", "hidden until a curator enables them"
-        EXPOSED = "exposed", "enabled immediately"
-        HELD = "held", "hidden, and listed under changes to review"
+        HIDDEN = "hidden", _("hidden until a curator enables them")
+        EXPOSED = "exposed", _("enabled immediately")
+        HELD = "held", _("hidden, and listed under changes to review")
 
     class ChangePolicy(models.TextChoices):
-        FOLLOW = "follow", "served immediately"
-        CAREFUL = "careful", "served if harmless, otherwise held for review"
-        HOLD = "hold", "held for review"
+        FOLLOW = "follow", _("served immediately")
+        CAREFUL = "careful", _("served if harmless, otherwise held for review")
+        HOLD = "hold", _("held for review")
 
     class HealthState(models.TextChoices):
-        UNKNOWN = "unknown", "not tried yet"
-        OK = "ok", "working"
-        FAILING = "failing", "failing"
-        HELD = "held", "listing held"
+        UNKNOWN = "unknown", _("not tried yet")
+        OK = "ok", _("working")
+        FAILING = "failing", _("failing")
+        HELD = "held", _("listing held")
 
     recorded_as_secret: ClassVar[tuple[str, ...]] = ("encrypted_credentials",)
 
     name = models.CharField(max_length=64, unique=True, validators=[SOURCE_NAME])
     kind = models.CharField(max_length=50)
-    config = JSONTextField(default=dict, blank=True, help_text="The engine's settings, without its secrets.")
+    config = JSONTextField(
+        default=dict, blank=True, help_text=_("The engine's settings, without its secrets.")
+    )
     encrypted_credentials = models.TextField(blank=True, editable=False)
     enabled = models.BooleanField(
-        default=True, help_text="Off: workflows of this source are not discovered, listed or run."
+        default=True, help_text=_("Off: workflows of this source are not discovered, listed or run.")
     )
     new_workflows = models.CharField(
         max_length=10,
         choices=NewWorkflows.choices,
         default=NewWorkflows.HIDDEN,
-        help_text="What happens to workflows that discovery finds for the first time.",
+        help_text=_("What happens to workflows that discovery finds for the first time."),
     )
     change_policy = models.CharField(
-        "changed workflows",
+        _("changed workflows"),
         max_length=10,
         choices=ChangePolicy.choices,
         default=ChangePolicy.CAREFUL,
-        help_text="What happens when the engine changes an enabled workflow. While a change is held, the "
-        "accepted version is served.",
+        help_text=_(
+            "What happens when the engine changes an enabled workflow. While a change is held, the "
+            "accepted version is served."
+        ),
     )
     vanishing_share_percent = models.PositiveSmallIntegerField(
-        "tolerated loss",
+        _("tolerated loss"),
         default=TOLERATED_LOSS,
         validators=[MaxValueValidator(100)],
-        help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
-        "an administrator confirms it. An empty listing is always held.",
+        help_text=_(
+            "Percent. A listing that loses more of the workflows, and at least five, is held until "
+            "an administrator confirms it. An empty listing is always held."
+        ),
     )
     refresh_interval = optional_number(
         least=0,
         most=604_800,
-        help_text="Seconds between two listings; 0: only by hand; empty: the product's default.",
+        help_text=_("Seconds between two listings; 0: only by hand; empty: the product's default."),
     )
     max_concurrent = optional_number(
         "concurrent runs",
-        help_text="Maximum for all its workflows; further calls wait in the queue. Empty: no limit.",
+        help_text=_("Maximum for all its workflows; further calls wait in the queue. Empty: no limit."),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -167,6 +174,11 @@ class Source(Reservable):
         return [getattr(self, field.attname) for field in settled]
 
     @property
+    def shows_apps(self) -> bool:
+        """Returns whether it is an MCP server whose tools' apps clients get."""
+        return self.kind == "mcp" and self.config.get("apps") is True
+
+    @property
     def effective_refresh_interval(self) -> int:
         """Seconds between two listings; 0: never automatically."""
         default: int = settings.CATALOGUE.discovery_interval
@@ -193,15 +205,15 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
 
 class DiscoveryRun(models.Model):
     class Trigger(models.TextChoices):
-        SCHEDULE = "schedule", "schedule"
-        START = "start", "start of the product"
-        MANUAL = "manual", "by hand"
+        SCHEDULE = "schedule", _("schedule")
+        START = "start", _("start of the product")
+        MANUAL = "manual", _("by hand")
 
     class Outcome(models.TextChoices):
-        RUNNING = "running", "running"
-        SUCCEEDED = "succeeded", "succeeded"
-        FAILED = "failed", "failed"
-        HELD = "held", "held"
+        RUNNING = "running", _("running")
+        SUCCEEDED = "succeeded", _("succeeded")
+        FAILED = "failed", _("failed")
+        HELD = "held", _("held")
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="discovery_runs")
     trigger = models.CharField(max_length=10, choices=Trigger.choices)
@@ -211,10 +223,10 @@ class DiscoveryRun(models.Model):
     added = models.PositiveIntegerField(default=0)
     updated = models.PositiveIntegerField(default=0)
     unchanged = models.PositiveIntegerField(default=0)
-    returned = models.PositiveIntegerField(default=0, help_text="Were missing and are back.")
-    missing = models.PositiveIntegerField(default=0, help_text="Newly gone from the engine's list.")
+    returned = models.PositiveIntegerField(default=0, help_text=_("Were missing and are back."))
+    missing = models.PositiveIntegerField(default=0, help_text=_("Newly gone from the engine's list."))
     held = models.PositiveIntegerField(
-        default=0, help_text="Changed in a way that awaits review; agents see them as they were accepted."
+        default=0, help_text=_("Changed in a way that awaits review; agents see them as they were accepted.")
     )
     skipped_count = models.PositiveIntegerField(default=0)
     skipped = JSONTextField(

@@ -1,5 +1,5 @@
-"""Filters, which decide what agents see at all, and toolsets: named parts of it, each with an endpoint of its
-own. Both choose workflows by rules."""
+"""Exposure rules, which decide what agents see at all, and toolsets: named parts of it, each with an endpoint
+of its own. Both choose workflows by rules."""
 
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models.signals import m2m_changed
 from django.dispatch import receiver
+from django.utils.translation import gettext_lazy as _
 
 from catalogue.fields import optional_number
 from catalogue.models.history import Exposing, ExposingQuerySet, Reservable, Revision
@@ -17,7 +18,7 @@ from catalogue.patterns import find_pattern_problem
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
-    SLUG_FORM, "A slug has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen."
+    SLUG_FORM, "An address has 1 to 64 lower-case letters, digits or hyphens, and starts with no hyphen."
 )
 
 MAX_INLINE_WAIT = 3600  # Seconds
@@ -27,22 +28,22 @@ class ChoosingRule(Exposing):
     """One rule of an ordered list; the first that matches a workflow decides about it."""
 
     class Action(models.TextChoices):
-        INCLUDE = "include", "include"
-        EXCLUDE = "exclude", "exclude"
+        INCLUDE = "include", _("include")
+        EXCLUDE = "exclude", _("exclude")
 
     class Subject(models.TextChoices):
-        NAME = "name", "name"
-        ID = "id", "engine's id"
-        CATEGORY = "category", "category"
-        TAG = "tag", "any tag"
-        SOURCE = "source", "source"
+        NAME = "name", _("name")
+        ID = "id", _("engine's id")
+        CATEGORY = "category", _("category")
+        TAG = "tag", _("any tag")
+        SOURCE = "source", _("source")
 
     class Syntax(models.TextChoices):
-        GLOB = "glob", "glob (*, ?, [abc])"
-        REGEX = "regex", "regular expression"
+        GLOB = "glob", _("glob (*, ?, [abc])")
+        REGEX = "regex", _("regular expression")
 
     position = models.PositiveIntegerField(
-        default=0, db_index=True, help_text="Lower numbers come first; the first match decides."
+        default=0, db_index=True, help_text=_("Lower numbers come first; the first match decides.")
     )
     action = models.CharField(max_length=10, choices=Action.choices, default=Action.INCLUDE)
     subject = models.CharField(max_length=10, choices=Subject.choices, default=Subject.NAME)
@@ -74,6 +75,7 @@ class WorkflowFilter(ChoosingRule):
 
     class Meta(ChoosingRule.Meta):
         abstract = False
+        verbose_name = _("exposure rule")
 
 
 class Toolset(Reservable):
@@ -82,57 +84,77 @@ class Toolset(Reservable):
     names_by_people = ("title",)
 
     class Mode(models.TextChoices):
-        FULL = "full", "full: a tool per workflow"
-        COMPACT = "compact", "compact: only the built-in tools, which list and run workflows by name"
+        FULL = "full", _("full: a tool per workflow")
+        COMPACT = "compact", _("compact: only the built-in tools, which list and run workflows by name")
 
     slug = models.CharField(
         max_length=64,
         unique=True,
         validators=[SLUG],
-        help_text="The end of its address, such as /mcp/finance. Changing it breaks the clients that use it.",
+        help_text=_(
+            "The end of its address, such as /mcp/finance. Changing it breaks the clients that use it."
+        ),
     )
-    title = models.CharField(max_length=255, blank=True, help_text="Shown to people. Empty: the slug.")
-    description = models.TextField(blank=True, help_text="What it is for. Shown to agents.")
-    enabled = models.BooleanField(default=True, help_text="Off: its endpoint answers as if it did not exist.")
+    title = models.CharField(max_length=255, blank=True, help_text=_("Shown to people. Empty: the address."))
+    description = models.TextField(blank=True, help_text=_("What it is for. Shown to agents."))
+    enabled = models.BooleanField(
+        default=True, help_text=_("Off: its endpoint answers as if it did not exist.")
+    )
     mode = models.CharField(max_length=10, choices=Mode.choices, default=Mode.FULL)
     portable = models.BooleanField(
         default=False,
-        help_text="Tools are written so that every model provider accepts them: plain names without dots, no "
-        "references, no recursion. Calls are translated back.",
+        help_text=_(
+            "Tools are written so that every model provider accepts them: plain names without dots, no "
+            "references, no recursion. Calls are translated back."
+        ),
+    )
+    cards = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text=_(
+            "Clients that can show cards (MCP Apps) show each run in the chat: its progress, questions, "
+            "approval and result. Off: they get what other clients get."
+        ),
     )
     picked = models.ManyToManyField(
         Workflow,
         blank=True,
         related_name="toolsets",
-        verbose_name="picked by hand",
-        help_text="Always in the toolset, regardless of its rules, as long as they are exposed.",
+        verbose_name=_("picked by hand"),
+        help_text=_("Always in the toolset, regardless of its rules, as long as they are exposed."),
     )
     token_budget = optional_number(
-        help_text="If the list of tools exceeds this number of tokens, a warning is shown. Empty: no limit."
+        help_text=_(
+            "If the list of tools exceeds this number of tokens, a warning is shown. Empty: no limit."
+        )
     )
     inline_wait_seconds = optional_number(
         "inline wait",
         most=MAX_INLINE_WAIT,
-        help_text="Seconds that a call of its clients waits before it gets a handle: less than they wait. "
-        "Empty: the product's default.",
+        help_text=_(
+            "Seconds that a call of its clients waits before it gets a handle: less than they wait. "
+            "Empty: the product's default."
+        ),
     )
     calls_per_minute = optional_number(
         most=MAX_CALLS,
-        help_text="Calls of its workflows by all its clients. Further calls are refused for a while. "
-        "Empty: no separate limit.",
+        help_text=_(
+            "Calls of its workflows by all its clients. Further calls are refused for a while. "
+            "Empty: no separate limit."
+        ),
     )
     calls_at_once = optional_number(
-        most=MAX_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
+        most=MAX_CALLS, help_text=_("Number of calls that pass without a pause. Empty: ten seconds' worth.")
     )
     approval_required = models.BooleanField(
         default=False,
-        help_text="Each call of its workflows waits until a person has approved it, at every address.",
+        help_text=_("Each call of its workflows waits until a person has approved it, at every address."),
     )
     approvers_needed = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVERS)],
-        help_text="How many people must approve the same call. Empty: one.",
+        help_text=_("How many people must approve the same call. Empty: one."),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

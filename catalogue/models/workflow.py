@@ -17,17 +17,21 @@ from django.db import models
 from django.db.models import Count, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
 
 from catalogue import approval_rules
 from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
 from catalogue.fields import JSONTextField, optional_number
+from catalogue.long_lists import among
 from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
 from catalogue.naming import RESERVED, spellings
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.reduced_schemas import serve_reduced
 from catalogue.served_schemas import serve_schema
-from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA
+from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA, presentation_of
+from connectors.formats.mcp_apps import audiences_of
 from connectors.protocol import WorkflowRef
 
 TOOL_NAME = RegexValidator(
@@ -105,35 +109,53 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def tagged(self, tag: str) -> "WorkflowQuerySet":
         """Filters by shown tags, without regard to case."""
-        shown = Q()
-        # The column holds the tags as JSON text in ASCII, so each is in quotes.
-        for quoted in map(json.dumps, [tag] if tag.isascii() else spellings(tag)):
-            shown |= Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
-        return self.filter(shown)
+        return self.filter(is_tagged(tag))
 
-    def count_by_tag(self, tags: Iterable[str]) -> dict[str, int]:
-        """Counts how many are `tagged` with each of them; one query."""
+    def count_tags(self) -> list[tuple[str, str, int]]:
+        """Returns shown tags in lower case, one of their spellings, and how many are `tagged` with it; the
+        most frequent first."""
         counts: Counter[str] = Counter()
+        spelled: dict[str, str] = {}
         groups = self.order_by().values_list("tags", "tags_override").annotate(Count("pk"))
         for engines, ours, count in groups:
-            for tag in {tag.lower() for tag in (engines if ours is None else ours)}:
-                counts[tag] += count
-        return {tag: counts[tag.lower()] for tag in tags}
+            spellings_here = {tag.lower(): tag for tag in (engines if ours is None else ours)}
+            counts.update(dict.fromkeys(spellings_here, count))
+            spelled |= spellings_here
+        return [(tag, spelled[tag], count) for tag, count in counts.most_common()]
 
     def named_like(self, glob: str) -> "WorkflowQuerySet":
-        """Filters by a name that matches as a whole, without regard to case; runs a separate query."""
+        return self.filter(self.is_named_like(glob))
+
+    def is_named_like(self, *globs: str) -> Q:
+        """Returns the condition that a name matches one of them as a whole, without regard to case; runs a
+        query."""
         # Not by the database: their regular expressions differ, and some take exponential time.
-        fits = re.compile(translate(glob), re.IGNORECASE).match
+        fits = re.compile("|".join(map(translate, globs)), re.IGNORECASE).match
         rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")
-        return self.filter(pk__in=[key for key, *names in rows if any(map(fits, names))])
+        return among(key for key, *names in rows if any(map(fits, names)))
 
     def matching(self, text: str) -> "WorkflowQuerySet":
-        """Filters by the text in a name or description of the engine or the curator."""
-        fields = ("tool_name", "name", "title_override", "description", "description_override", "upstream_id")
-        anywhere = Q()
-        for field in fields:
-            anywhere |= Q(**{f"{field}__icontains": text})
-        return self.filter(anywhere)
+        return self.filter(has_text(text))
+
+
+SEARCHED = (
+    "tool_name", "name", "upstream_id", "title_override", "upstream_title", "description",
+    "description_override",
+)  # fmt: skip
+
+
+def has_text(text: str) -> Q:
+    """Returns the condition for a text in a name or description of the engine or the curator."""
+    return Q(*((f"{field}__icontains", text) for field in SEARCHED), _connector=Q.OR)
+
+
+def is_tagged(tag: str) -> Q:
+    """Returns the condition for a shown tag, without regard to case."""
+    shown = Q()
+    # The column holds the tags as JSON text in ASCII, so each is in quotes.
+    for quoted in map(json.dumps, [tag] if tag.isascii() else spellings(tag)):
+        shown |= Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
+    return shown
 
 
 def is_hinted(hint: str) -> Q:
@@ -161,21 +183,25 @@ def _has_hint(hint: str) -> Q:
 
 class Workflow(Exposing):
     class ExecutionType(models.TextChoices):
-        SYNC = "sync", "synchronous"
-        ASYNC = "async", "asynchronous"
+        SYNC = "sync", _("synchronous")
+        ASYNC = "async", _("asynchronous")
 
     class OnDisconnect(models.TextChoices):
-        CONTINUE = "continue", "continues, and the result is kept"
-        CANCEL = "cancel", "is cancelled"
+        CONTINUE = "continue", _("continues, and the result is kept")
+        CANCEL = "cancel", _("is cancelled")
+
+    class AnsweredBy(models.TextChoices):
+        CALLER = "caller", _("the caller, or staff in the admin")
+        APPROVERS = "approvers", _("people who may decide approvals")
 
     names_by_people = ("title_override",)
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="workflows")
 
     # The engine's description; only discovery writes it.
-    upstream_id = models.CharField("engine's id", max_length=255, editable=False)
+    upstream_id = models.CharField(_("engine's id"), max_length=255, editable=False)
     name = models.CharField(max_length=255, editable=False)
-    upstream_title = models.CharField("engine's title", max_length=255, blank=True, editable=False)
+    upstream_title = models.CharField(_("engine's title"), max_length=255, blank=True, editable=False)
     description = models.TextField(editable=False)
     category = models.CharField(max_length=100, default="workflow", editable=False, db_index=True)
     version = models.CharField(max_length=100, default="1.0.0", editable=False)
@@ -207,8 +233,8 @@ class Workflow(Exposing):
         default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
     )
     icons = JSONTextField(default=list, editable=False, help_text="The engine's own icons: [{src, ...}].")
-    upstream_timeout_seconds = models.PositiveIntegerField("engine's timeout", null=True, editable=False)
-    upstream_cache_seconds = models.PositiveIntegerField("engine's cache time", null=True, editable=False)
+    upstream_timeout_seconds = models.PositiveIntegerField(_("engine's timeout"), null=True, editable=False)
+    upstream_cache_seconds = models.PositiveIntegerField(_("engine's cache time"), null=True, editable=False)
     queries = JSONTextField(
         default=list,
         editable=False,
@@ -223,7 +249,7 @@ class Workflow(Exposing):
 
     # The curator's decisions; discovery never changes them.
     tool_name = models.CharField(
-        max_length=64, unique=True, validators=[TOOL_NAME], help_text="What agents call."
+        max_length=64, unique=True, validators=[TOOL_NAME], help_text=_("What agents call.")
     )
     former_tool_names = JSONTextField(
         default=list, editable=False, help_text="What agents called it before, the last name first."
@@ -232,112 +258,146 @@ class Workflow(Exposing):
         default=dict, editable=False, help_text="Those of them that still work: {name: until when}."
     )
     enabled = models.BooleanField(default=False, db_index=True)
+    only_in_toolsets = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Agents see it only at the addresses of the toolsets that show it, and not at /mcp."),
+    )
     title_override = models.CharField(
-        "title", max_length=255, blank=True, help_text="Empty: the engine's title, else its name."
+        _("title"), max_length=255, blank=True, help_text=_("Empty: the engine's title, else its name.")
     )
     description_override = models.TextField(
-        "description", blank=True, help_text="Empty: the engine's description."
+        _("description"), blank=True, help_text=_("Empty: the engine's description.")
     )
     tags_override = JSONTextField(
-        "tags", null=True, blank=True, help_text="A JSON list; empty: the engine's tags."
+        _("tags"), null=True, blank=True, help_text=_("A JSON list; empty: the engine's tags.")
     )
     argument_overrides = JSONTextField(
-        "arguments",
+        _("arguments"),
         default=dict,
         blank=True,
-        help_text="{name: {description?, constant? | default?}}. A constant is sent with each call, and "
-        "agents do not see the argument; a default stands in where they leave it out. Not for secrets.",
+        help_text=_(
+            "{name: {description?, constant? | default?}}. A constant is sent with each call, and "
+            "agents do not see the argument; a default stands in where they leave it out. Not for secrets."
+        ),
     )
     timeout_seconds = optional_number(
         most=MAX_SECONDS,
-        help_text="A run that takes longer is cancelled. Empty: the engine's timeout, otherwise the "
-        "product's default.",
+        help_text=_(
+            "A run that takes longer is cancelled. Empty: the engine's timeout, otherwise the "
+            "product's default."
+        ),
     )
     inline_wait_seconds = optional_number(
         least=0,
         most=3600,
-        help_text="Seconds that a call waits before it gets a handle instead. Empty: the product's default.",
+        help_text=_(
+            "Seconds that a call waits before it gets a handle instead. Empty: the product's default."
+        ),
     )
     execution_type_override = models.CharField(
-        "execution type",
+        _("execution type"),
         max_length=10,
         blank=True,
         choices=ExecutionType.choices,
-        help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
-        "wait. Empty: the engine's.",
+        help_text=_(
+            "Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
+            "wait. Empty: the engine's."
+        ),
     )
     on_disconnect = models.CharField(
         max_length=10,
         choices=OnDisconnect.choices,
         default=OnDisconnect.CONTINUE,
-        help_text="What happens to a run if the caller's connection ends before the answer.",
+        help_text=_("What happens to a run if the caller's connection ends before the answer."),
     )
     reattach = models.BooleanField(
-        "re-attach",
+        _("re-attach"),
         default=True,
-        help_text="A caller that lost its connection and repeats the identical call gets the same run.",
+        help_text=_("A caller that lost its connection and repeats the identical call gets the same run."),
     )
     max_concurrent = optional_number(
-        "concurrent runs", help_text="Maximum; further calls wait in the queue. Empty: no limit."
+        "concurrent runs", help_text=_("Maximum; further calls wait in the queue. Empty: no limit.")
     )
     calls_per_minute = optional_number(
         most=MAX_CALLS,
-        help_text="By all callers. Further calls are refused for a while. Empty: the product's default.",
+        help_text=_("By all callers. Further calls are refused for a while. Empty: the product's default."),
     )
     calls_at_once = optional_number(
-        most=MAX_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
+        most=MAX_CALLS, help_text=_("Number of calls that pass without a pause. Empty: ten seconds' worth.")
     )
     read_only_hint = models.BooleanField(
-        "read-only",
+        _("read-only"),
         null=True,
         blank=True,
-        help_text="The workflow changes nothing, so clients may call it without asking.",
+        help_text=_("The workflow changes nothing, so clients may call it without asking."),
     )
     destructive_hint = models.BooleanField(
-        "destructive",
+        _("destructive"),
         null=True,
         blank=True,
-        help_text="The workflow may delete or overwrite, so clients ask first. Not if it is read-only.",
+        help_text=_("The workflow may delete or overwrite, so clients ask first. Not if it is read-only."),
     )
     idempotent_hint = models.BooleanField(
-        "idempotent", null=True, blank=True, help_text="Calling it again with the same arguments is harmless."
-    )
-    open_world_hint = models.BooleanField(
-        "open world",
+        _("idempotent"),
         null=True,
         blank=True,
-        help_text="The workflow interacts with systems outside the company.",
+        help_text=_("Calling it again with the same arguments is harmless."),
+    )
+    open_world_hint = models.BooleanField(
+        _("open world"),
+        null=True,
+        blank=True,
+        help_text=_("The workflow interacts with systems outside the company."),
     )
     icon_override = models.TextField(
-        "icon",
+        _("icon"),
         blank=True,
-        help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64, "
-        f"of at most {MAX_ICON_CHARACTERS:,} characters. Empty: the engine's icons.",
+        help_text=format_lazy(
+            _(
+                "An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64, "
+                "of at most {} characters. Empty: the engine's icons."
+            ),
+            f"{MAX_ICON_CHARACTERS:,}",
+        ),
     )
     offered_as_prompt = models.BooleanField(
-        "offer as prompt", default=False, help_text="Clients also show the workflow to people as a command."
+        _("offer as prompt"),
+        default=False,
+        help_text=_("Clients also show the workflow to people as a command."),
     )
     cache_seconds = optional_number(
         "cache results for",
         least=0,
         most=MAX_SECONDS,
-        help_text="Seconds for which a result answers calls with the same arguments. Only for workflows "
-        "that change nothing and answer all callers alike. 0: every call runs. Empty: the engine's value.",
+        help_text=_(
+            "Seconds for which a result answers calls with the same arguments. Only for workflows "
+            "that change nothing and answer all callers alike. 0: every call runs. Empty: the engine's value."
+        ),
     )
     approval_required = models.BooleanField(
-        default=False, help_text="Each call waits until a person has approved it."
+        default=False, help_text=_("Each call waits until a person has approved it.")
     )
     approval_rules = JSONTextField(
         default=list,
         blank=True,
-        help_text="Calls that wait for approval by their arguments: [{argument, is, value}], such as "
-        '[{"argument": "/amount", "is": "over", "value": 1000}]. What a rule cannot judge waits too.',
+        help_text=_(
+            "Calls that wait for approval by their arguments: [{argument, is, value}], such as "
+            '[{"argument": "/amount", "is": "over", "value": 1000}]. What a rule cannot judge waits too.'
+        ),
     )
     approvers_needed = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVERS)],
-        help_text="How many people must approve the same call. Empty: one.",
+        help_text=_("How many people must approve the same call. Empty: one."),
+    )
+    answered_by = models.CharField(
+        max_length=10,
+        choices=AnsweredBy.choices,
+        default=AnsweredBy.CALLER,
+        db_default=AnsweredBy.CALLER,
+        help_text=_("Who answers what a paused run asks. Approvers: the caller's client is not asked."),
     )
 
     row_version = models.BigIntegerField(
@@ -349,6 +409,7 @@ class Workflow(Exposing):
     """What is made of this version of the row, such as its tool's JSON; the exposed catalogue replaces the
     object when the row or its source's settings change."""
     approving_toolsets: tuple[Any, ...] = ()  # Those that show it and require approval; of exposed ones
+    app: Any = None  # The enabled app of an MCP server's tool, a ServerFeature; of exposed ones
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
 
@@ -507,6 +568,20 @@ class Workflow(Exposing):
         return schema if isinstance(schema, dict) else None
 
     @property
+    def presentation(self) -> dict[str, Any]:
+        """Returns what clients get of the `_meta` of an MCP server's tool; empty with apps off."""
+        return presentation_of(self.metadata) if self.source.shows_apps else {}
+
+    @property
+    def is_for_models(self) -> bool:
+        return "model" in audiences_of(self.presentation)
+
+    @property
+    def is_for_apps(self) -> bool:
+        """Returns whether an app of its server may call it."""
+        return "app" in audiences_of(self.presentation)
+
+    @property
     def promised_output_schema(self) -> dict[str, Any] | None:
         """Returns what results are validated against; None where the schema only describes them."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
@@ -546,8 +621,8 @@ class Review(models.Model):
     the served version, so lists and the exposed catalogue never read the offer."""
 
     class Kind(models.TextChoices):
-        CHANGED = "changed", "changed"
-        NEW = "new", "new"
+        CHANGED = "changed", _("changed")
+        NEW = "new", _("new")
 
     workflow = models.OneToOneField(
         Workflow, on_delete=models.CASCADE, primary_key=True, related_name="review"
@@ -570,8 +645,8 @@ class Review(models.Model):
 
     class Meta:
         ordering = ("-held_since", "pk")
-        verbose_name = "change to review"
-        verbose_name_plural = "changes to review"
+        verbose_name = _("change to review")
+        verbose_name_plural = _("changes to review")
         # The permissions of workflows apply.
         default_permissions = ()
 

@@ -131,7 +131,7 @@ class ConfigurationViewSet(ImportViewSet):
     @action(detail=False, methods=["get"], renderer_classes=[YAMLRenderer, JSONRenderer])
     def export(self, request: Request) -> HttpResponse:
         """Export the curation.
-        Settings, groups, sources without secrets, filters, toolsets and what curators decided of
+        Settings, groups, sources without secrets, exposure rules, toolsets and what curators decided of
         workflows, as YAML that `POST /api/catalogue/import` reads. Members of staff get the sections that
         they may see."""
         check_parameters(request, SECTION)
@@ -162,23 +162,20 @@ class ConfigurationViewSet(ImportViewSet):
         check_parameters(request, PLAN, PRUNE)
         asked = self.read_body(CatalogueImportSerializer)
         content = asked["file"].encode("utf-8", "surrogateescape")
-
-        def importer() -> Plan:
-            return import_catalogue(
-                CatalogueImportRequest(
-                    file=CatalogueFile.read(content),
-                    secrets=asked["secrets"],
-                    prune=is_set(request, PRUNE),
-                    secret_hint=lambda source, secret: (
-                        f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
-                    ),
-                    by=actor_of(request),
-                    rights=rights_of(request.user if request.auth is None else None),
-                    dry_run=is_set(request, PLAN),
-                )
+        plan = import_catalogue(
+            CatalogueImportRequest(
+                file=CatalogueFile.read(content),
+                secrets=asked["secrets"],
+                prune=is_set(request, PRUNE),
+                secret_hint=lambda source, secret: (
+                    f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
+                ),
+                by=actor_of(request),
+                rights=rights_of(request.user if request.auth is None else None),
+                dry_run=is_set(request, PLAN),
             )
-
-        return Response(PlanSerializer(self.carry_out(importer)).data)
+        )
+        return Response(PlanSerializer(plan).data)
 
 
 @extend_schema_field({"oneOf": [{"type": "boolean"}, {"type": "number"}]})

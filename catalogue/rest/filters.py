@@ -69,9 +69,9 @@ class WrittenFilterSerializer(FilterSerializer):
         fields = (*FilterSerializer.Meta.fields, "effect")
 
 
-@extend_schema(tags=["Filters"])
+@extend_schema(tags=["Exposure rules"])
 class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMixin[WorkflowFilter]):
-    """In the order in which they are tried."""
+    """Exposure rules, in the order in which they are tried."""
 
     queryset = WorkflowFilter.objects.all()
     serializer_class = FilterSerializer
@@ -90,8 +90,8 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
     )
     @transaction.atomic
     def create(self, request: Request) -> Response:
-        """Add a filter.
-        Agents notice within a second. The first include filter hides what it does not match."""
+        """Add an exposure rule.
+        Agents notice within a second. The first include rule hides what it does not match."""
         body = self.read_body(FilterSerializer)
         Revision.lock()
         last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
@@ -107,7 +107,7 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, DestroyMix
     )
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
-        """Change a filter.
+        """Change an exposure rule.
         Omitted fields are unchanged."""
         Revision.lock()
         rule = self.get_object()

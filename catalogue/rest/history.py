@@ -168,9 +168,6 @@ class AuditPages(CursorPagination):
     cursor_query_param = CURSOR
     cursor_query_description = "Where the page begins, as `next` and `previous` of another page have it."
 
-    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return base.say_null_as_3_1(super().get_paginated_response_schema(schema))
-
     def paginate_queryset(self, queryset: Any, request: Request, view: APIView | None = None) -> Any:
         if "page" in request.query_params:
             raise Refusal.of_parameter("page", "This list has a cursor instead: follow `next`.")

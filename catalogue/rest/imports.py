@@ -1,5 +1,4 @@
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field
 from rest_framework import serializers
@@ -20,8 +19,6 @@ from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from connectors.http_tools.openapi.document import RefusedOperation
 
-Outcome = TypeVar("Outcome")
-
 
 class ImportViewSet(ApiViewSet[Source]):
     queryset = Source.objects.none()
@@ -34,12 +31,11 @@ class ImportViewSet(ApiViewSet[Source]):
             if not request.user.has_perm(needed):
                 raise PermissionDenied(f"This needs the permission {needed}; an administrator can grant it.")
 
-    def carry_out(self, importer: Callable[[], Outcome]) -> Outcome:
-        try:
-            return importer()
-        except ImportRefused as error:
+    def handle_exception(self, error: Exception) -> Response:
+        if isinstance(error, ImportRefused):
             problems = [Problem(f"/{self.text_field}", reason) for reason in error.reasons]
-            raise Refusal(400, self.refused, kind="configuration", errors=problems) from None
+            error = Refusal(400, self.refused, kind="configuration", errors=problems)
+        return super().handle_exception(error)
 
 
 # Temporal files
@@ -68,7 +64,9 @@ class NewImportSerializer(StrictSerializer):
     prune = serializers.BooleanField(
         default=False, help_text="Remove the workflows that are not in the file."
     )
-    expose_new = serializers.BooleanField(default=False, help_text="Enable the workflows of a new source.")
+    expose_new = serializers.BooleanField(
+        source="expose", default=False, help_text="Enable the workflows of a new source."
+    )
     dry_run = serializers.BooleanField(default=False, help_text="Write nothing; return what would change.")
 
 
@@ -113,13 +111,9 @@ class TemporalImportViewSet(ImportViewSet):
         before anything is written. Workflows of earlier files stay unless they are pruned."""
         given = self.read_body(NewImportSerializer)
         self.check_permissions_for(request, given["source"])
-        wanted = TemporalImportRequest(
-            content=given.pop("file").encode("utf-8", "surrogatepass"),
-            expose=given.pop("expose_new"),
-            by=actor_of(request),
-            **given,
-        )
-        return Response(ImportSerializer(self.carry_out(lambda: import_file(wanted))).data)
+        content = given.pop("file").encode("utf-8", "surrogatepass")
+        wanted = TemporalImportRequest(content=content, by=actor_of(request), **given)
+        return Response(ImportSerializer(import_file(wanted)).data)
 
 
 # OpenAPI documents
@@ -248,4 +242,4 @@ class OpenApiImportViewSet(ImportViewSet):
             by=actor_of(request),
             **given,
         )
-        return Response(OpenApiImportSerializer(self.carry_out(lambda: import_document(wanted))).data)
+        return Response(OpenApiImportSerializer(import_document(wanted)).data)

@@ -82,10 +82,13 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 def suit_generators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """A hook of drf-spectacular: leave out what pydantic writes and generators of clients refuse, such as a
-    title that two schemas share and objects as defaults of other classes."""
+    title that two schemas share and objects as defaults of other classes; and write as OpenAPI 3.1 does what
+    REST framework's pages call `nullable`, else clients refuse the last page."""
     for schema in result["components"]["schemas"].values():
         schema.pop("title", None)
         for field in schema.get("properties", {}).values():
+            if field.pop("nullable", False):
+                field["type"] = [field["type"], "null"]
             if ("$ref" in field or "oneOf" in field) and isinstance(field.get("default"), dict):
                 del field["default"]
     return result

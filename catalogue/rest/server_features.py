@@ -49,6 +49,13 @@ class FeatureOfferSerializer(base.StrictSerializer):
     offer = serializers.CharField(max_length=64, help_text="The reviewed `offer`.")
 
 
+class AppHtmlSerializer(serializers.Serializer[ServerFeature]):
+    accepted = serializers.CharField(allow_null=True, help_text="What clients get.")
+    offered = serializers.CharField(
+        allow_null=True, help_text="The server's current one, if it awaits review."
+    )
+
+
 class ServerFeatureFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=ServerFeature.Kind.choices)
@@ -70,7 +77,7 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     serializer_class = ServerFeatureSerializer
     filterset_class = ServerFeatureFilters
     access = {
-        **admin_access("catalogue.view_serverfeature", "list", "retrieve"),
+        **admin_access("catalogue.view_serverfeature", "list", "retrieve", "html"),
         **admin_access("catalogue.change_serverfeature", "partial_update", "accept"),
     }
 
@@ -86,6 +93,15 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         change_feature(feature, **self.read_body(ServerFeatureChangeSerializer, partial=True))
         self.record(changed_fields(request.data), feature)
         return Response(ServerFeatureSerializer(feature).data)
+
+    @extend_schema(responses=AppHtmlSerializer)
+    @action(detail=True)
+    def html(self, request: Request, pk: str) -> Response:
+        """Show the HTML of an app.
+        Null without one, or if the server has not been listed since the row was made."""
+        feature = self.get_object()
+        shown = {"accepted": feature.definition, "offered": feature.offered}
+        return Response({name: feature.html_of(definition) for name, definition in shown.items()})
 
     @extend_schema(
         request=FeatureOfferSerializer,

@@ -94,6 +94,13 @@ class ToolViewSet(ApiViewSet[Workflow]):
         tools = tools.select_related("source").order_by("tool_name")
         return seen_by_caller(self.request, tools)
 
+    def handle_exception(self, error: Exception) -> Response:
+        if isinstance(error, ToolsRefused):
+            raw = self.request.data if self.action == "create" else None
+            problems = [Problem(place_of(fault, raw), fault.message) for fault in error.problems]
+            error = Refusal.invalid(NOT_STORED, problems)
+        return super().handle_exception(error)
+
     @extend_schema(
         responses={200: StoredTool, 404: as_problem("`ids` has some that do not exist; `errors` names them.")}
     )
@@ -132,18 +139,15 @@ class ToolViewSet(ApiViewSet[Workflow]):
         else a new one. Stored again, it changes or stays as it is, and keeps its id. Secrets are stored
         encrypted with the source and never shown; leave them out where the source has them. `POST /tools`
         does the same."""
-        try:
-            asked = read_submission(request.data)
-            stored = store_tools(
-                asked.tools,
-                source=asked.source,
-                expose=asked.expose,
-                dry_run=asked.dry_run,
-                may_add_source=request.auth is not None or request.user.has_perm("catalogue.add_source"),
-                by=actor_of(request),
-            )
-        except ToolsRefused as refused:
-            raise _refusal(refused, request.data) from None
+        asked = read_submission(request.data)
+        stored = store_tools(
+            asked.tools,
+            source=asked.source,
+            expose=asked.expose,
+            dry_run=asked.dry_run,
+            may_add_source=request.auth is not None or request.user.has_perm("catalogue.add_source"),
+            by=actor_of(request),
+        )
         answer = StoredToolsSerializer(stored).data
         is_new = not asked.dry_run and any(tool.change is Change.ADDED for tool in stored.tools)
         return Response(answer, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
@@ -159,11 +163,8 @@ class ToolViewSet(ApiViewSet[Workflow]):
         keeps its secrets; for another API, submit another tool. The body may contain the further fields
         that a read returns, if they are unchanged."""
         workflow = self.get_object()
-        try:
-            tool = read_tool(_declared_part(request.data, _shown(workflow)))
-            replace_tool(workflow, tool, by=actor_of(request))
-        except ToolsRefused as refused:
-            raise _refusal(refused, None) from None
+        tool = read_tool(_declared_part(request.data, _shown(workflow)))
+        replace_tool(workflow, tool, by=actor_of(request))
         return Response(_shown(self.get_object()))
 
     def destroy(self, request: Request, id: str) -> Response:
@@ -210,8 +211,3 @@ def _declared_part(raw: Any, shown: dict[str, Any]) -> Any:
     ]:
         raise Refusal.invalid(NOT_STORED, problems)
     return {key: value for key, value in raw.items() if key not in read_only}
-
-
-def _refusal(refused: ToolsRefused, raw: Any) -> Refusal:
-    problems = [Problem(place_of(fault, raw), fault.message) for fault in refused.problems]
-    return Refusal.invalid(NOT_STORED, problems)

@@ -5,6 +5,7 @@ revision would not do: health, counts and executions stand in the same answers.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from django.conf import settings
@@ -118,43 +119,19 @@ class DestroyMixin(mixins.DestroyModelMixin, ApiViewSet[Row]):
         instance.delete()
 
 
-ROUTES = {
-    "sources": "source-list",
-    "connectors": "connector-list",
-    "tools": "tool-list",
-    "workflows": "workflow-list",
-    "reviews": "review-list",
-    "server-features": "server-feature-list",
-    "filters": "filter-list",
-    "toolsets": "toolset-list",
-    "discovery-runs": "discovery-run-list",
-    "executions": "execution-list",
-    "tokens": "token-list",
-    "statistics": "statistics-list",
-    "workflow-requests": "workflow-request-list",
-    "result-cache": "result-cache-list",
-    "history": "history-list",
-    "audit": "audit-list",
-    "approvals": "approval-list",
-    "standing-approvals": "standing-approval-list",
-    "settings": "settings",
-    "schema": "api-schema",
-}
-
-
 class ApiRoot(APIView):
     permission_classes = (AnyoneKnown,)
+    routes: Mapping[str, str] = {}  # Of `config.urls`, by the names of the collections
 
-    @extend_schema(
-        operation_id="root_retrieve",
-        tags=["Root"],
-        responses=inline_serializer("Root", {name: serializers.URLField() for name in ROUTES}),
-    )
+    def get_serializer(self, **_: Any) -> Any:
+        return inline_serializer("Root", {name: serializers.URLField() for name in self.routes})
+
+    @extend_schema(operation_id="root_retrieve", tags=["Root"])
     def get(self, request: Request) -> Response:
         # Where a slash is optional, `reverse` leaves it out.
         """Find the collections.
         The address of each collection, and of this description."""
-        return Response({name: reverse(route, request=request) + "/" for name, route in ROUTES.items()})
+        return Response({name: reverse(route, request=request) + "/" for name, route in self.routes.items()})
 
 
 class ApiDocs(LoginRequiredMixin, TemplateView):

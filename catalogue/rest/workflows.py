@@ -21,11 +21,17 @@ from catalogue.actions import workflows as actions
 from catalogue.approval_rules import COMPARISONS, MAX_RULES
 from catalogue.argument_overrides import MAX_DESCRIPTION
 from catalogue.configuration import WORKFLOW, name_in_file
-from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
+from catalogue.exposure import (
+    Explanation,
+    FilterChain,
+    Visibility,
+    confirmed_catalogue,
+    enabled_filters,
+    explain_exposure,
+)
 from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
-from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     MAX_LIMIT,
@@ -44,6 +50,7 @@ from catalogue.rest.base import (
     rename,
 )
 from catalogue.rest.views import FORMAT, NAME, TableMixin
+from catalogue.search_terms import parse_search, search_workflows
 from connectors.formats.lists import split_list
 
 MAX_NAMES = 10_000
@@ -183,18 +190,18 @@ class WorkflowSerializer(RowSerializer[Workflow]):
         )
 
     def get_exposed(self, workflow: Workflow) -> bool:
-        return self._visibility(workflow) == Visibility.EXPOSED
+        return self._explanation(workflow).is_exposed
 
     @extend_schema_field(serializers.ChoiceField(choices=[visibility.value for visibility in Visibility]))
     def get_visibility(self, workflow: Workflow) -> str:
-        return self._visibility(workflow).value
+        return self._explanation(workflow).visibility.value
 
     @cached_property
     def _chain(self) -> FilterChain[WorkflowFilter]:
         return enabled_filters()
 
-    def _visibility(self, workflow: Workflow) -> Visibility:
-        return explain_exposure(workflow, self._chain).visibility
+    def _explanation(self, workflow: Workflow) -> Explanation:
+        return explain_exposure(workflow, self._chain)
 
 
 tables.serializers[Workflow] = WorkflowSerializer
@@ -351,9 +358,6 @@ class ExposureFilters(django_filters.FilterSet):  # type: ignore[misc]
         exposed = list(confirmed_catalogue().workflows)
         return queryset.filter(tool_name__in=exposed) if value else queryset.exclude(tool_name__in=exposed)
 
-    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.matching(value)
-
 
 class WorkflowFilters(ExposureFilters):
     enabled = StrictBooleanFilter(label="Enabled by a curator.")
@@ -385,8 +389,11 @@ class WorkflowFilters(ExposureFilters):
     tag = SearchFilter(
         method=lambda rows, _, tag: rows.tagged(tag), label="Carries this tag, in any case of letters."
     )
-    search = SearchFilter(
-        method="filter_search", label="Has this text in a name or description, or as its engine's id."
+    search = django_filters.CharFilter(
+        validators=[parse_search],
+        method=lambda rows, _, text: search_workflows(rows, text),
+        label="All of these terms: a word or “exact words” in a name, description or tag; a whole name such "
+        "as billing_*; tag:, source: and is:, such as is:exposed. A hyphen before a term excludes it.",
     )
     ordering = StableOrdering(
         fields=["tool_name", "name", "category", "first_seen_at", "changed_at", ("source__name", "source")]
@@ -406,7 +413,9 @@ class ToolFilters(ExposureFilters):
     ids = django_filters.CharFilter(
         method="filter_ids", label="Only these, separated by commas; each of them has to exist."
     )
-    search = SearchFilter(method="filter_search", label="Has this text in a name or description.")
+    search = SearchFilter(
+        method=lambda rows, _, text: rows.matching(text), label="Has this text in a name or description."
+    )
     ordering = StableOrdering(
         fields=[("tool_name", "id"), ("source__name", "source"), ("changed_at", "updated_at")]
     )

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
+from connectors.errors import Rejected
 from connectors.formats.json_schema import pointer_of
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -250,16 +251,7 @@ def _marked(value: Any, mark: str) -> Any:
 
 
 def _contains(value: Any, mark: str) -> bool:
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case dict() as found:
-                waiting += found.values()
-            case list() as found:
-                waiting += found
-            case found if found == mark:
-                return True
-    return False
+    return json.dumps(mark) in write_json(value)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -303,6 +295,14 @@ def write_json(value: Any) -> str:
     return text if text.isascii() else ENCODE(value)
 
 
+def write_arguments(value: Any, *, ascii_only: bool = False) -> str:
+    """Raises Rejected for what JSON cannot express."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise Rejected("The arguments cannot be written as JSON, so nothing was sent.") from None
+
+
 def readable_json(value: Any) -> str:
     """Writes for people who must see everything: invisible characters and those that change the direction of
     the text are escaped."""
@@ -338,6 +338,16 @@ def read_time(text: Any) -> datetime | None:
     except ValueError:
         return None
     return found.replace(tzinfo=found.tzinfo or UTC) if found else None
+
+
+def read_unix_time(value: Any, *, per_second: int) -> datetime | None:
+    """None for 0 ("not yet") and anything else that is no time."""
+    if not is_number(value) or value <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(value / per_second, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def read_uuid(text: Any) -> UUID | None:

@@ -23,6 +23,11 @@ JSON_TYPES = {
     type(None): "null",
 }
 NESTED = frozenset({"array", "object"})
+RANGES = (
+    *(("minimum", "maximum"), ("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum")),
+    *(("exclusiveMinimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems")),
+    *(("minProperties", "maxProperties"), ("minContains", "maxContains")),
+)
 Types = frozenset[str]  # Names of JSON types; empty: any
 Follow = Callable[[Any, str], tuple[Any, str]]
 """Takes a schema and its pointer; returns the target of its references, and its pointer."""
@@ -83,14 +88,10 @@ def references_within(root: dict[str, Any]) -> Follow:
 
 def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
     """The allowed JSON types except null. Raises what `follow` raises."""
-    if type(schema) is dict and "$ref" not in schema and isinstance(named := schema.get("type"), str):
-        return frozenset((named,)) if named != "null" else frozenset()
     return (_Types(follow).of(schema, pointer) or frozenset()) - {"null"}
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    if type(schema) is dict and schema.keys().isdisjoint(("$ref", "items", "anyOf", "oneOf", "allOf")):
-        return frozenset()
     return _Types(follow).of_items(schema, pointer) - {"null"}
 
 
@@ -144,6 +145,16 @@ class _Types:
     def _parts(self, schema: dict[str, Any], word: str, pointer: str) -> list[Types]:
         found = (self.of(*one) for one in parts_of(schema, word, pointer))
         return [types for types in found if types is not None]
+
+
+def empty_ranges(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields pairs of bounds, such as `minimum` and `maximum`, that together allow no value."""
+    for low, high in RANGES:
+        least, most = schema.get(low), schema.get(high)
+        if not isinstance(least, int | float) or not isinstance(most, int | float):
+            continue
+        if least > most or (least == most and "exclusive" in low + high):
+            yield low, high
 
 
 def parts_of(schema: dict[str, Any], word: str, pointer: str) -> Iterator[tuple[Any, str]]:

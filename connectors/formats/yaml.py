@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin
 
 import yaml
@@ -441,7 +440,6 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-@lru_cache(10_000)
 def _means_something(text: str) -> bool:
     plain = text in NULLS or text in BOOLEANS or text == "<<"
     return plain or is_number(text) or NO_NUMBER.match(text) is not None
@@ -452,9 +450,9 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     is_block = isinstance(dumper, _BlockDumper) and "\n" in text
     if is_block and all(line.isprintable() for line in text.split("\n")):
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    # Long texts are not cached.
-    quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if _means_something(text) else None
+    )
 
 
 _Dumper.add_representer(str, _represent_text)

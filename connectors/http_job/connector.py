@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -37,6 +37,7 @@ from connectors.formats.json import (
     parse_json,
     read_percent,
     read_time,
+    read_unix_time,
 )
 from connectors.formats.lists import split_list
 from connectors.http_job.declaration import (
@@ -47,6 +48,7 @@ from connectors.http_job.declaration import (
     HowFar,
     Inputs,
     One,
+    Questions,
     Seen,
     Signature,
     Step,
@@ -62,6 +64,7 @@ from connectors.protocol import (
     Capabilities,
     Delivery,
     Health,
+    Question,
     ReportedEnd,
     ReportProgress,
     RunRef,
@@ -72,6 +75,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
+from connectors.questions import MAX_QUESTIONS, read_question
 from connectors.simplified import (
     MAX_WORKFLOWS,
     NO_REASON,
@@ -121,6 +125,7 @@ class HttpJobConnector:
             can_find_runs=declared.find is not None,
             min_poll_seconds=self._config.min_poll_seconds,
             terminates_after_seconds=terminate.after_seconds if terminate else None,
+            asks_people=declared.questions is not None,
             reports_ends=declared.webhook is not None and bool(self._webhook_secret),
         )
 
@@ -293,10 +298,10 @@ class HttpJobConnector:
         until = asyncio.get_running_loop().time() + DETAILS_SECONDS
         status, answer = await self._status(run)
         seen = read_snapshot(status, self._declared.status.states, answer)
-        nothing = dict.fromkeys(self._declared.status.keep)
-        names = {**self._of_run(run), **nothing, **kept(status.keep, answer)}
+        names = self._known(run, status, answer)
         if seen.state is RunState.RUNNING:
-            return await self._with_progress(seen, names)
+            seen, reported = await self._with_progress(seen, answer, names)
+            return replace(seen, questions=await self._questions(reported, names))
         if seen.state is RunState.COMPLETED:
             output, unread = await self._walk(self._declared.result, names, until, output=seen.output)
             seen = replace(seen, output=output, unread=unread)
@@ -310,21 +315,56 @@ class HttpJobConnector:
                 seen = replace(seen, raw=seen.raw | {"logs": lines[-20:]})
         return seen
 
-    async def _with_progress(self, seen: RunSnapshot, names: dict[str, Any]) -> RunSnapshot:
+    async def _with_progress(
+        self, seen: RunSnapshot, status: Any, names: dict[str, Any]
+    ) -> tuple[RunSnapshot, Any]:
+        """Returns also the engine's answer to the request for progress, else `status`; None: it failed."""
         request = self._declared.progress
         if request is None:
-            return seen
+            return seen, status
         try:
             answer = await self._engine.ask(request, names)
         except ConnectorError as error:
             logger.debug("{} did not report the progress of a run: {}", self._declared.name, error.message)
-            return seen
+            return seen, None
         progress, message = read_progress(request, answer), first_line(text_at(request.message, answer))
-        return replace(
+        seen = replace(
             seen,
             progress=seen.progress if progress is None else progress,
             progress_message=message or seen.progress_message,
         )
+        return seen, answer
+
+    async def _questions(self, reported: Any, names: dict[str, Any]) -> list[Question] | None:
+        """`reported`: what tells whether the run may ask; None: unknown. An engine without such a request
+        asks nothing; None if it refuses to say. Any other error is the poll's."""
+        declared = self._declared.questions
+        if declared is None or (declared.when and reported is not None and not find(declared.when, reported)):
+            return []
+        try:
+            answer = await self._engine.ask(declared, names)
+        except (NotFound, Rejected, Unsupported) as error:
+            logger.debug("{} did not say what a run asks: {}", self._declared.name, error.message)
+            return None if isinstance(error, Rejected) else []
+        return [read_declared_question(declared, item) for item in read_questions(declared, answer)]
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        declared = self._declared.questions
+        if declared is None:
+            raise Unsupported("The declaration of this engine has no questions.")
+        status, answer = await self._status(run)
+        if read_state(status, self._declared.status.states, answer) is not RunState.RUNNING:
+            raise NotFound("The run has ended, so it asks nothing any more.")
+        names = self._known(run, status, answer)
+        # Listed anew: a task that asks again may be found at the same address as before.
+        listed = read_questions(declared, await self._engine.ask(declared, names))
+        asked = next((item for item in listed if id_at(declared.id, item) == question_id), None)
+        if asked is None:
+            raise NotFound("The run does not ask this any more.")
+        inputs = dict(each_input(declared.inputs, asked)) if declared.inputs else {}
+        names |= kept(declared.keep, asked) | kept(declared.answer.keep, content)
+        names |= {"arguments": content, "inputs": {name: content[name] for name in content if name in inputs}}
+        await self._engine.send_answer(declared.answer, names)
 
     async def cancel(self, run: RunRef) -> None:
         await self._command(self._declared.cancel, run)
@@ -349,7 +389,7 @@ class HttpJobConnector:
             state = read_state(status, self._declared.status.states, answer)
             if state is not RunState.RUNNING:
                 raise Rejected(f"The run has already ended: its state is {state}.")
-            names |= dict.fromkeys(self._declared.status.keep) | kept(status.keep, answer)
+            names = self._known(run, status, answer)
         try:
             await self._engine.tell(command, names)
         except NotFound:
@@ -402,6 +442,11 @@ class HttpJobConnector:
 
     def _of_run(self, run: RunRef) -> dict[str, Any]:
         return {**self._names(run.workflow), "run_id": run.run_id, "key": str(run.key)}
+
+    def _known(self, run: RunRef, status: Seen, answer: Any) -> dict[str, Any]:
+        """Returns the names of a run with what its status keeps."""
+        nothing = dict.fromkeys(self._declared.status.keep)
+        return {**self._of_run(run), **nothing, **kept(status.keep, answer)}
 
 
 def one_of(wanted: One, answer: Any, names: Mapping[str, Any]) -> Any:
@@ -499,7 +544,7 @@ def read_inputs(inputs: Inputs, answer: Any) -> dict[str, Any]:
     """An object schema; without inputs, it allows any arguments."""
     properties: dict[str, Any] = {}
     required = []
-    for name, one in _each(inputs, answer):
+    for name, one in each_input(inputs, answer):
         properties[name] = _property(inputs, one)
         if inputs.required is not None and find(inputs.required, one) is True:
             required.append(name)
@@ -507,7 +552,7 @@ def read_inputs(inputs: Inputs, answer: Any) -> dict[str, Any]:
     return schema | ({"required": required} if required else {})
 
 
-def _each(inputs: Inputs, answer: Any) -> Iterator[tuple[str, Any]]:
+def each_input(inputs: Inputs, answer: Any) -> Iterator[tuple[str, Any]]:
     match find(inputs.each, answer):
         case dict() as by_name:
             yield from by_name.items()
@@ -579,6 +624,31 @@ def next_page(declared: Declaration, answer: Any, page: str, *, before: int, cou
     return following
 
 
+def read_questions(declared: Questions, answer: Any) -> list[Any]:
+    items = find(declared.items, answer)
+    if not isinstance(items, list):
+        raise InvalidAnswer(f"The answer has no list of questions; it is {shape_of(answer)}.")
+    return items[:MAX_QUESTIONS]
+
+
+def read_declared_question(declared: Questions, item: Any) -> Question:
+    schema = as_object(find(declared.schema_, item)) if declared.schema_ else {}
+    if declared.inputs is not None:
+        further, required = read_inputs(declared.inputs, item), schema.get("required")
+        properties = as_object(schema.get("properties"))
+        schema = schema | {
+            "properties": properties | further["properties"],
+            "required": [*(required if isinstance(required, list) else []), *further.get("required", [])],
+        }
+    return read_question(
+        id=id_at(declared.id, item),
+        message=text_at(declared.message, item),
+        schema=schema or None,
+        url=text_at(declared.url, item),
+        until=find(declared.until, item) if declared.until else None,
+    )
+
+
 def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
     """Raises InvalidAnswer."""
     found = find(seen.state, answer)
@@ -635,10 +705,7 @@ def _time(expression: str | None, answer: Any) -> datetime | None:
     if not is_number(value):
         return read_time(value)
     # Unix times beyond 1e11 are in milliseconds; in seconds it is the year 5138.
-    try:
-        return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
+    return read_unix_time(value, per_second=1000 if value > 1e11 else 1)
 
 
 FORM = "application/x-www-form-urlencoded"

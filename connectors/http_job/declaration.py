@@ -98,6 +98,7 @@ RequestPath = Annotated[str, Field(max_length=2_000), AfterValidator(_is_path)]
 Headers = Annotated[dict[str, str], AfterValidator(_are_headers)]
 Keep = dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")], Expression]
 Status = Annotated[int, Field(ge=400, le=499)]
+Statuses = Annotated[list[Status], BeforeValidator(_as_list, json_schema_input_type=Status | list[Status])]
 State = Literal["running", "completed", "failed", "cancelled"]
 
 
@@ -169,7 +170,7 @@ class LoginRequest(Request):
     token: Expression
     header: str = "Authorization"
     value: str = "Bearer {login_token}"
-    again_on: Annotated[list[Annotated[int, Field(ge=400, le=499)]], BeforeValidator(_as_list)] = [401]
+    again_on: Statuses = [401]
     """Statuses after which the login and the request are repeated once."""
     optional: bool = False
     """Skipped if the source has none of its secrets, for engines that can run without a login."""
@@ -317,7 +318,7 @@ class List(Request, Described):
 class AlreadyStarted(Block):
     """How the engine reports that the key already has a run."""
 
-    status: Annotated[list[Status], BeforeValidator(_as_list)]
+    status: Statuses
     saying: str = ""
     """A part of the engine's message, if the status can have other meanings."""
 
@@ -331,7 +332,10 @@ class Start(Request):
     """The run id, if the request sets it, such as "{key}"."""
     already_started: Annotated[
         AlreadyStarted | None,
-        BeforeValidator(lambda value: {"status": value} if isinstance(value, int | list) else value),
+        BeforeValidator(
+            lambda value: {"status": value} if isinstance(value, int | list) else value,
+            json_schema_input_type=Status | list[Status] | AlreadyStarted | None,
+        ),
     ] = None
     one_run_per_key: bool = False
     """The engine guarantees that repeated starts with one {key} return the same run."""
@@ -442,7 +446,11 @@ class Step(Request):
     """Values for placeholders of the following requests; a null value ends the steps."""
 
 
-Steps = Annotated[list[Step], BeforeValidator(_as_list), Field(min_length=1, max_length=5)]
+Steps = Annotated[
+    list[Step],
+    Field(min_length=1, max_length=5),
+    BeforeValidator(_as_list, json_schema_input_type=Step | list[Step]),
+]
 
 
 class Cancel(Request):
@@ -459,6 +467,38 @@ class Cancel(Request):
 
 class Terminate(Cancel):
     after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+
+
+class Answer(Request):
+    """Sends a person's answer, {arguments}, of which {inputs} is what `inputs` describes."""
+
+    keep: Keep = {}
+    """Values of the answer, for placeholders."""
+    gone: Statuses = []
+    """Statuses, besides 404, that say that the question is not asked any more; others refuse the answer."""
+
+
+class Questions(Request):
+    """What a running run waits for people to answer."""
+
+    when: Expression | None = None
+    """True for a run that may ask, in the response to progress, or to status if progress is not declared; the
+    request is sent only then."""
+    items: Expression
+    """The open questions."""
+    id: Expression
+    """Another id is another question; a task that asks again needs another one."""
+    message: Expression | None = None
+    schema_: Expression | None = Field(default=None, alias="schema")
+    """The JSON Schema of the answer, an object's; without it and inputs, consent is enough."""
+    inputs: Inputs | None = None
+    """Further properties of the answer."""
+    url: Expression | None = None
+    """Where the engine itself asks people."""
+    until: Expression | None = None
+    keep: Keep = {}
+    """Values of a question for placeholders of its answer."""
+    answer: Answer
 
 
 SIGNATURES: dict[str, dict[str, Any]] = {
@@ -479,6 +519,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     },
 }
 """Published schemes, which can be selected by name."""
+SignatureName = Literal["github", "standard", "stripe"]
 
 
 def _named_signature(value: Any) -> Any:
@@ -545,7 +586,12 @@ class SharedSecret(Block):
 class Webhook(Block):
     """How the engine reports the end of a run. A report only triggers a poll, which shows the run's state."""
 
-    signature: Annotated[Signature, BeforeValidator(_named_signature)] | None = None
+    signature: (
+        Annotated[
+            Signature, BeforeValidator(_named_signature, json_schema_input_type=SignatureName | Signature)
+        ]
+        | None
+    ) = None
     secret: SharedSecret | None = None
     form: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """The field with the JSON, if the body is a form."""
@@ -592,6 +638,7 @@ class Declaration(Block):
     cancel: Cancel | None = None
     terminate: Terminate | None = None
     """Sent after_seconds after a cancellation, if the run has not ended."""
+    questions: Questions | None = None
     webhook: Webhook | None = None
 
     @property
@@ -619,6 +666,11 @@ class Declaration(Block):
             ),
         ]
         yield from ((place, request, known) for place, request, known in single if request is not None)
+        if (questions := self.questions) is not None:
+            known = run | {*self.status.keep}
+            yield ("questions",), questions, known
+            kept = {*questions.keep, *questions.answer.keep}
+            yield ("questions", "answer"), questions.answer, known | kept | {"arguments", "inputs"}
         for reading in ("result", "failure", "logs"):
             known = run | {*self.status.keep}
             for position, step in enumerate(getattr(self, reading)):
@@ -692,12 +744,14 @@ def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str,
 
 def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
     """Reserved and duplicate names."""
-    listing = declared.list
+    listing, questions = declared.list, declared.questions
     named: list[tuple[Path, Mapping[str, str]]] = [
         (("values",), declared.values),
         (("list", "keep"), listing.keep),
         (("list", "detail", "keep"), listing.detail.keep if listing.detail else {}),
         (("status", "keep"), declared.status.keep),
+        (("questions", "keep"), questions.keep if questions else {}),
+        (("questions", "answer", "keep"), questions.answer.keep if questions else {}),
         *(
             ((reading, position, "keep"), step.keep)
             for reading in ("result", "failure", "logs")
@@ -706,7 +760,8 @@ def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
     ]
     for place, names in named:
         for name in names:
-            if name in RESERVED or (name in declared.values and place != ("values",)):
+            is_taken = name in RESERVED or (name == "inputs" and place[0] == "questions")
+            if is_taken or (name in declared.values and place != ("values",)):
                 yield problem((*place, name), "is a reserved name; choose another")
 
 
@@ -720,21 +775,4 @@ def _advice(unknown: str, known: set[str]) -> str:
 def json_schema() -> dict[str, Any]:
     """Describes the format for editors that validate YAML as it is typed. It includes the short forms: a
     single step or status instead of a list, and the name of a published signature."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Declaration.model_json_schema()}
-    properties: Mapping[str, Any] = schema["properties"]
-    for name in ("result", "failure", "logs"):
-        step = properties[name]
-        properties[name].update({"anyOf": [step["items"], {"type": "array", "items": step["items"]}]})
-        for key in ("type", "items", "minItems", "maxItems"):
-            properties[name].pop(key, None)
-    status = {"type": "integer", "minimum": 400, "maximum": 499}
-    statuses = {"anyOf": [status, {"type": "array", "items": status}]}
-    schema["$defs"]["AlreadyStarted"]["properties"]["status"] = statuses
-    schema["$defs"]["LoginRequest"]["properties"]["again_on"] |= statuses
-    for key in ("type", "items"):
-        schema["$defs"]["LoginRequest"]["properties"]["again_on"].pop(key, None)
-    signature = schema["$defs"]["Webhook"]["properties"]["signature"]
-    signature["anyOf"] = [{"type": "string", "enum": [*SIGNATURES]}, *signature["anyOf"]]
-    start = schema["$defs"]["Start"]["properties"]["already_started"]
-    start["anyOf"] = [status, statuses["anyOf"][1], *start["anyOf"]]
-    return schema
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Declaration.model_json_schema()}

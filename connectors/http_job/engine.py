@@ -25,6 +25,7 @@ from connectors.errors import (
 from connectors.formats.json import LISTING_DEPTH
 from connectors.formats.yaml import UnusableText
 from connectors.http_job.declaration import (
+    Answer,
     Cancel,
     Declaration,
     LoginRequest,
@@ -46,7 +47,6 @@ from connectors.network.headers import objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import extract_error_message
-from connectors.network.transport import HttpLimits
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 from connectors.simplified import identifier
 
@@ -213,6 +213,10 @@ def content_of(request: Request, names: Names) -> dict[str, Any]:
     return {} if request.body is None else {"body": fill_json(request.body, names)}
 
 
+def _is_read(request: Request) -> bool:
+    return bool(request.graphql is not None or request.not_found or request.refused)
+
+
 class DeclaredEngine:
     """Raises only ConnectorError. `on_answer` receives each response that expressions are applied to, or
     why there is none."""
@@ -229,7 +233,6 @@ class DeclaredEngine:
             config,
             base_url=config.base_url,
             headers=fill_headers(declared.headers, self.values),
-            secrets=[*self._secrets.values(), config.webhook_secret.get_secret_value()],
         )
         self._secrets["username"] = config.username
         self._login_names = {**self.values, **self._secrets}
@@ -240,9 +243,9 @@ class DeclaredEngine:
         self._token, self._logging_in = "", asyncio.Lock()
         self._oauth = None
         if declared.login.oauth:
-            limits = HttpLimits.of(config)
+            seconds = config.request_timeout_seconds
             self._oauth = ClientCredentials(
-                config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file
+                config, url=config.oauth_token_url, seconds=seconds, ca_file=config.ca_file
             )
 
     def __repr__(self) -> str:
@@ -258,31 +261,26 @@ class DeclaredEngine:
         link: str = "",
     ) -> Any:
         """A successful response's JSON, or its lines. `link`: the next page of a listing, for the path."""
-        target, content = target_of(request, names), content_of(request, names)
-        if link:
-            target, content = self._client.follow(link, found_at=target), {}
         try:
             if request.read == "lines":
-                _, text = await self._send(request, names, repeatable=repeatable)
+                _, text = await self._send(self._client.request, request, names, repeatable=repeatable)
                 answer: Any = text.splitlines()
             else:
-                answer = await self._logged_in(
-                    lambda login: self._client.request_json(
-                        request.method,
-                        target,
-                        **content,
-                        headers=fill_headers(request.headers, names) | login,
-                        repeatable=repeatable,
-                        max_depth=LISTING_DEPTH,
-                        is_listing=is_listing,
-                        may_be_text=isinstance(request, Step),
-                    )
+                answer = await self._send(
+                    self._client.request_json,
+                    request,
+                    names,
+                    link=link,
+                    repeatable=repeatable,
+                    max_depth=LISTING_DEPTH,
+                    is_listing=is_listing,
+                    may_be_text=isinstance(request, Step),
                 )
         except ConnectorError as error:
             self._on_answer(request, names, error)
             raise
         self._on_answer(request, names, answer)
-        asked = f"{request.method} {target.partition('?')[0]}"
+        asked = f"{request.method} {fill_path(request.path, names).partition('?')[0]}"
         self._refuse(request, answer, asked, repeatable=repeatable)
         return answer
 
@@ -292,15 +290,32 @@ class DeclaredEngine:
         used = {name for _, template in command.templates for name in placeholders_in(template)}
         if command.otherwise is not None and any(names.get(name) is None for name in used):
             request = command.otherwise
-        if request.graphql is not None or request.not_found or request.refused or command.not_yet:
+        if _is_read(request) or command.not_yet:
             await self.ask(request, names)
             return
-        await self._send(request, names, redirect_is_success=command.redirect_is_success)
+        await self._send(
+            self._client.request, request, names, redirect_is_success=command.redirect_is_success
+        )
+
+    async def send_answer(self, request: Answer, names: Names) -> None:
+        """Works like `tell`. Raises NotFound for a question that is not asked any more."""
+        try:
+            if _is_read(request):
+                await self.ask(request, names, repeatable=False)
+            else:
+                await self._send(self._client.request, request, names, repeatable=False)
+        except Rejected as error:
+            status, words = error.details.get("status"), error.details.get("answer")
+            if status in request.gone:
+                raise NotFound(f"The engine does not ask this any more: {words or status}") from None
+            if status != 403:  # It may be about this answer, and not about the credentials.
+                raise
+            raise Rejected(f"The engine refused the answer: {words or status}") from None
 
     async def locate(self, request: Request, names: Names, *, location: str) -> str:
         """The run id in the Location header of the answer to a start; empty if the header is missing or does
         not match `location`."""
-        headers, _ = await self._send(request, names, repeatable=False)
+        headers, _ = await self._send(self._client.request, request, names, repeatable=False)
         before, _, after = location.rstrip("/").partition("{run_id}")
         try:
             path = urlsplit(headers.get("location", "")).path.rstrip("/")
@@ -310,21 +325,24 @@ class DeclaredEngine:
         return identifier(unquote(found[1])) if found else ""
 
     async def _send(
-        self, request: Request, names: Names, *, repeatable: bool = True, redirect_is_success: bool = False
-    ) -> tuple[Any, str]:
+        self, send: Callable[..., Any], request: Request, names: Names, *, link: str = "", **options: Any
+    ) -> Any:
+        """The answer by `send`, a method of the client; logs in again if the engine has refused the login."""
         target, content = target_of(request, names), content_of(request, names)
+        if link:
+            target, content = self._client.follow(link, found_at=target), {}
         headers = fill_headers(request.headers, names)
-        sent: tuple[Any, str] = await self._logged_in(
-            lambda login: self._client.request(
-                request.method,
-                target,
-                **content,
-                headers=headers | login,
-                repeatable=repeatable,
-                redirect_is_success=redirect_is_success,
-            )
-        )
-        return sent
+        again_on = self._login.again_on if self._login else [401] if self._oauth else []
+        login = await self._login_headers()
+        try:
+            return await send(request.method, target, **content, headers=headers | login, **options)
+        except Rejected as error:
+            # The engine did not carry the request out, so a start may be repeated, too.
+            if error.details.get("status") not in again_on:
+                raise
+        self._forget(login)
+        login = await self._login_headers()
+        return await send(request.method, target, **content, headers=headers | login, **options)
 
     def _refuse(self, request: Request, answer: Any, asked: str, *, repeatable: bool) -> None:
         """Raises for an error that a successful response reports."""
@@ -347,20 +365,6 @@ class DeclaredEngine:
         if request.refused and (refusal := find(request.refused, answer)):
             words = extract_error_message(refusal) or "it gave no reason"
             raise Rejected(f"{asked}: the engine refused: {words}", details=details)
-
-    async def _logged_in(self, send: Any) -> Any:
-        login = self._login
-        again_on = login.again_on if login else [401]
-        headers = await self._login_headers()
-        try:
-            return await send(headers)
-        except ConnectorError as error:
-            may_log_in = login is not None or self._oauth is not None
-            # The engine did not carry the request out, so a start may be repeated, too.
-            if not (may_log_in and isinstance(error, Rejected) and error.details.get("status") in again_on):
-                raise
-        self._forget(headers)
-        return await send(await self._login_headers())
 
     async def _login_headers(self) -> dict[str, str]:
         if self._oauth is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from connectors.http_job.declaration import (
     Find,
     Inputs,
     List,
+    Questions,
     Request,
     RunStatus,
     Webhook,
@@ -26,7 +27,7 @@ from connectors.http_job.declaration import (
 from connectors.http_job.engine import HttpJobConfig, content_of, target_of
 from connectors.http_job.template import fill_headers, placeholders_in
 from connectors.network.redaction import shorten
-from connectors.protocol import RunRef, RunState, WorkflowRef
+from connectors.protocol import Question, RunRef, RunState, WorkflowRef
 
 SHOWN = 200
 """Characters of a value or an answer."""
@@ -78,6 +79,7 @@ class Trial:
                 message = f": {seen.progress_message}" if seen.progress_message else "."
                 self._tell(f"\nThe run is {seen.state}{message}")
                 told = (seen.state, seen.progress_message)
+            self._show_questions(seen.questions or ())
             if seen.state is not RunState.RUNNING:
                 break
             if cancel:
@@ -91,6 +93,15 @@ class Trial:
         if seen.unread is not None:
             raise seen.unread
         return seen.state
+
+    def _show_questions(self, questions: Sequence[Question]) -> None:
+        """Each once: the run goes on when it is answered at the engine."""
+        for question in questions:
+            if question.id not in self._told:
+                self._told[question.id] = question.message
+                self._tell(f"\nThe run asks {question.id}: {question.message or 'nothing in words'}")
+                self._tell(f"  answer: {_written(question.schema)}")
+                self._tell("  Answer it at the engine, and this command goes on.")
 
     async def _ends(self, run: RunRef) -> bool:
         """Requests cancellation. Returns False for any error but a rejection."""
@@ -122,10 +133,11 @@ class Trial:
 
 
 def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterator[str]:
-    if isinstance(request, List):
+    if isinstance(request, List | Questions):
         items = find(request.items, answer)
         yield f"items: {len(items)} found" if isinstance(items, list) else f"items: {_written(items)}"
-        yield from _expressions(request.pages, answer, "pages.") if request.pages else ()
+        if isinstance(request, List) and request.pages:
+            yield from _expressions(request.pages, answer, "pages.")
         answer = items[0] if isinstance(items, list) and items else None
         if answer is not None:
             yield "of the first item:"
@@ -136,7 +148,7 @@ def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterat
     if isinstance(request, RunStatus | Find) and request.one is not None:
         answer = one_of(request.one, answer, names)
         yield f"one: {_written(answer)}"
-    yield from _expressions(request, answer, "", without={"items", "runs"})
+    yield from _expressions(request, answer, "", without={"items", "runs", "when"})
     inputs: Inputs | None = getattr(request, "inputs", None)
     if inputs is not None:
         each = find(inputs.each, answer)

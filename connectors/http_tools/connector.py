@@ -48,7 +48,7 @@ from connectors.http_tools.tool import (
     HTTPResponseSpec,
     KeyPlace,
 )
-from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
+from connectors.network.client import NO_CREDENTIALS, Credentials, EngineClient
 from connectors.network.headers import (
     NEVER_RECORDED,
     NOISE,
@@ -61,7 +61,7 @@ from connectors.network.headers import (
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy, http_tool_addresses, normalise_base_url
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
-from connectors.network.transport import WORDS_LIMIT, HttpLimits, is_phrase, retry_after, status_line
+from connectors.network.transport import WORDS_LIMIT, Exchange, is_phrase, retry_after, status_line
 from connectors.protocol import (
     ABOUT_OUTPUT,
     ASIDE,
@@ -256,12 +256,6 @@ class HttpConfig(SourceConfig):
         ]
         return ", ".join(own + extra)
 
-    @property
-    def secrets(self) -> list[str]:
-        """Returns them in every encoding in which they are sent."""
-        own = [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
-        return [*own, basic_word(self.username, self.password)] if self.authentication == "basic" else own
-
 
 def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
     if key.where == "header" and key.name and not can_carry_a_key(key.name):
@@ -306,9 +300,9 @@ class Authorization:
         self._cookies = {name for where, name, _ in keys if where == "cookie"}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
-            limits = HttpLimits.of(config)
+            url, seconds = config.oauth_token_url, config.request_timeout_seconds
             self._oauth = ClientCredentials(
-                config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
+                config, url=url, seconds=seconds, ca_file=config.ca_file, policy=policy
             )
 
     @property
@@ -374,9 +368,7 @@ class HttpConnector:
         self._config = config
         policy = http_tool_addresses()
         self._authorization = Authorization(config, policy=policy)
-        self._client = EngineClient.of(
-            config, base_url=config.base_url, secrets=config.secrets, policy=policy
-        )
+        self._client = EngineClient.of(config, base_url=config.base_url, policy=policy)
 
     def __repr__(self) -> str:
         return f"HttpConnector({self._config.base_url})"
@@ -445,7 +437,7 @@ class HttpConnector:
 
     async def _send(
         self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float
-    ) -> Answer:
+    ) -> Exchange:
         """Errors about the answer have the request in their details."""
         # A request that only reads is cancelled by its caller, just after what has come is taken.
         cut_after = max(seconds - 1, seconds / 2) if operation.is_safe else seconds
@@ -491,8 +483,8 @@ class Received:
     note: str = ""  # What was changed in it
 
 
-def read_body(answer: Answer, redactor: Redactor) -> Received:
-    body = answer.body
+def read_body(answer: Exchange, redactor: Redactor) -> Received:
+    body = answer.content
     media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:MAX_HEADER_LENGTH])
     json_type = JSON_TYPE.fullmatch(media_type)
     if not body or (json_type and not body.strip()):
@@ -516,15 +508,17 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
     encoded = base64.b64encode(body).decode("ascii")
     block: dict[str, Any] = {"type": kind, "data": encoded, "mimeType": media_type}
     if kind not in ("image", "audio"):
-        resource = {"uri": redactor.text(answer.url), "mimeType": media_type, "blob": encoded}
+        resource = {"uri": answer.place, "mimeType": media_type, "blob": encoded}
         block = {"type": "resource", "resource": resource}
     return Received(body=f"{len(body):,} bytes of {media_type}.", block=block)
 
 
 def _json_body(
-    answer: Answer, media_type: str, encoding: str, redactor: Redactor, *, are_several: bool
+    answer: Exchange, media_type: str, encoding: str, redactor: Redactor, *, are_several: bool
 ) -> Received:
-    text = answer.body if encoding == "utf-8" else _decoded(answer.body, encoding).encode("utf-8", "replace")
+    text = answer.content
+    if encoding != "utf-8":
+        text = _decoded(text, encoding).encode("utf-8", "replace")
     objection = "The text is not valid JSON."
     if not are_several and not answer.cut:
         try:
@@ -633,7 +627,7 @@ class Call:
     operation: HttpOperation
     is_promised: bool  # The output may have to match a schema of the body.
     spec: HTTPRequestSpec
-    answer: Answer
+    answer: Exchange
     redactor: Redactor
     started_at: datetime
 
@@ -701,10 +695,10 @@ class Call:
             tells = (is_wanted and not is_about_body) or TELLING.search(name)
             if tells and sent[name] and not NOISE.search(name):
                 names.append(name)
-        values = self.redactor.texts([printable(sent[name]) for name in names[:MAX_HEADERS]])
+        values = [self.redactor.text(printable(sent[name])) for name in names[:MAX_HEADERS]]
         shown = [shorten(value, 10_000 // len(values)) for value in values]
         # Of a 303, the place where the result was.
-        own = {"Location": self.answer.url} if self.answer.carried_out else {}
+        own = {"Location": self.answer.place} if self.answer.carried_out else {}
         return own | dict(zip(names, shown, strict=False))
 
     def _check_is_final(self, received: Received) -> None:
@@ -745,7 +739,7 @@ class Call:
 
     def _line(self) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
-        status, body = self.answer.status, self.answer.body
+        status, body = self.answer.status, self.answer.content
         place = self.answer.headers.get("location", "") if 300 <= status < 400 else ""
         if 400 <= status < 500:
             said = complaint_of(status, body, self.redactor)
@@ -764,7 +758,7 @@ class Call:
         headers = self.answer.headers
         names = list(headers)[:60]
         values = [MASK if name in NEVER_RECORDED else str(headers[name]) for name in names]
-        masked = self.redactor.texts([*names, *values])
+        masked = [self.redactor.text(text) for text in (*names, *values)]
         cut = [
             text if len(text) <= MAX_HEADER_LENGTH else shorten(text, MAX_HEADER_LENGTH) for text in masked
         ]

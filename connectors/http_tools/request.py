@@ -4,7 +4,6 @@ import base64
 import json
 import mimetypes
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import httpx2
 from pydantic import ValidationError
 
 from connectors.errors import Rejected
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json, write_arguments
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 from connectors.http_tools.tool import (
     ArgumentPlace,
@@ -156,14 +155,6 @@ def text_of(value: Scalar) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def written_json(value: Any, *, ascii_only: bool = False) -> str:
-    """Raises Rejected for what JSON cannot express."""
-    try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be written as JSON, so nothing was sent.") from None
-
-
 def scalar_of(value: Any) -> Scalar:
     """Raises NoText for any other value."""
     if isinstance(value, str | bool | int):
@@ -260,7 +251,7 @@ def _text(argument: str, place: ArgumentPlace, value: Any) -> str:
     with _naming(f"The value of {argument}"):
         if place.as_json:
             # Headers are limited to ASCII, and elsewhere escapes mean the same.
-            text = written_json(value, ascii_only=True)
+            text = write_arguments(value, ascii_only=True)
         elif isinstance(value, list) and place.place != "cookie":
             text = joined([scalar_of(item) for item in value])
         else:
@@ -318,7 +309,7 @@ def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str,
 
 def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
     if place.as_json:
-        return written_json(value)
+        return write_arguments(value)
     with _naming(f"The value of {argument}"):
         scalars = scalars_of(value)
         # An empty list is never sent as a parameter.
@@ -368,37 +359,34 @@ class File:
 
 
 def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
-    """A multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot express."""
+    """A multipart body (RFC 7578) and its media type. Raises Rejected for what it cannot express."""
     if not isinstance(body, dict):
         raise Rejected("The body is a form, so it must be an object. Nothing was sent.")
-    boundary = secrets.token_hex(16)
     places = {
         steps[0]: place for _, place in operation.by_place["body"] if len(steps := steps_of(place.name)) == 1
     }
     whole = next((place for _, place in operation.by_place["body"] if not place.name), None)
-    content = bytearray()
+    parts: list[Any] = []
     with _naming("A field of the form"):
         for name, value in body.items():
             place = places.get(name, whole) or ArgumentPlace(place="body")
             for item in value if isinstance(value, list) and not place.as_json else [value]:
-                media_type, filename = place.media_type, ""
+                media_type, filename = place.media_type or None, None
                 if place.file:
                     if not isinstance(item, str):
                         raise NoText("is a file, so it must be text or a data: URI")
-                    file = read_file(item, field=name, media_type=media_type)
-                    part, media_type = file.content, file.media_type
-                    filename = f'; filename="{_escaped(file.name)}"'
+                    file = read_file(item, field=name, media_type=place.media_type)
+                    part, media_type, filename = file.content, file.media_type, file.name
                 elif place.as_json or isinstance(item, dict | list):
-                    text = str(item) if place.as_json else written_json(item)
+                    text = str(item) if place.as_json else write_arguments(item)
                     part, media_type = text.encode("utf-8", "replace"), media_type or JSON
                 else:
                     part = text_of(scalar_of(item)).encode("utf-8", "replace")
-                head = f"--{boundary}\r\nContent-Disposition: form-data; "
-                head += f'name="{_escaped(name)}"{filename}\r\n'
-                head += f"Content-Type: {media_type}\r\n" if media_type else ""
-                content += f"{head}\r\n".encode() + part + b"\r\n"
-    content += f"--{boundary}--\r\n".encode()
-    return bytes(content), boundary
+                parts.append((name, (filename, part, media_type)))
+    if not parts:
+        return b"--empty--\r\n", f"{MULTIPART}; boundary=empty"
+    request = httpx2.Request("POST", "https://localhost", files=parts)
+    return request.read(), request.headers["content-type"]
 
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
@@ -435,11 +423,6 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     return File(content=content, media_type=media_type, name=plain)
 
 
-def _escaped(name: str) -> str:
-    """Escapes as browsers do (WHATWG, HTML 4.10.21.8)."""
-    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-
-
 def headers_of(
     operation: HttpOperation, spec: HTTPRequestSpec, *, key: str, content_type: str
 ) -> dict[str, str]:
@@ -467,12 +450,11 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
             is_lines = any(place.lines for _, place in operation.by_place["body"])
             items = spec.body if is_lines and isinstance(spec.body, list) else [spec.body]
             end = "\n" if is_lines else ""
-            return "".join([f"{written_json(item)}{end}" for item in items]).encode(), media_type
+            return "".join([f"{write_arguments(item)}{end}" for item in items]).encode(), media_type
         case "form":
             return urlencode(form_pairs(spec.body)).encode("ascii"), media_type
         case "multipart":
-            content, boundary = write_multipart(operation, spec.body)
-            media_type += f"; boundary={boundary}"
+            content, media_type = write_multipart(operation, spec.body)
         case _:
             argument, place = operation.by_place["body"][0]
             if not isinstance(spec.body, str):
@@ -571,7 +553,7 @@ def _texts_by_name(pairs: Iterable[Pair], places: Mapping[str, ArgumentPlace]) -
         plain = text
         # Spaces in JSON objects and lists have no meaning.
         with suppress(UnreadableJSON):
-            plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
+            plain = write_arguments(parse_json(text.encode())) if text[:1] in ("{", "[") else text
         found.setdefault(name, []).append(plain)
     return (
         (name, (places[name].separator if name in places else ",").join(texts))

@@ -246,12 +246,12 @@ class ApiConfig(Declaration):
     """`https://api.example.com/v1/orders/{order_id}`: absolute, with parameters only in the path."""
     method: Method
     authentication: Authentication = NoAuthentication()
-    body_format: BodyFormat = "json"
+    body_format: BodyFormat = Field(default="json", title="Body")
     """`raw`: one argument, whose name in the body is empty, is the whole body: a text, or a `data:` URI of
     any file."""
     idempotency_header: str = Field(default="", max_length=100)
     """If the API guarantees that requests with the same value in this header are executed once."""
-    anonymous: bool = Field(default=False, exclude_if=operator.not_)
+    anonymous: bool = Field(default=False, exclude_if=operator.not_, title="Without credentials")
     """The request is sent without the source's credentials, for an endpoint that refuses them."""
     response_headers: list[HeaderName] = Field(default=[], max_length=MAX_HEADERS, exclude_if=operator.not_)
     """Headers of the response that agents are told besides the usual ones, such as ETag."""
@@ -299,31 +299,40 @@ class Constant(Declaration):
 class FieldMappings(Declaration):
     """The places of the arguments in the request, and of the output in the response."""
 
-    input: dict[str, ArgumentPlace] = {}
-    """By argument. An argument without an entry is placed in the path if the path contains its name, else in
-    the query of GET, HEAD and DELETE, else in the body."""
-    constants: list[Constant] = []
-    output: dict[str, str] = {}
-    """Field of the output -> JSON Pointer into the response's body. Empty: the body is the output."""
+    input: dict[str, ArgumentPlace] = Field(default={}, title="Argument mapping")
+    """By argument, such as `{"customer": {"in": "header", "name": "X-Customer"}}`. An argument without an
+    entry is placed in the path if the path contains its name, else in the query of GET, HEAD and DELETE, else
+    in the body."""
+    constants: list[Constant] = Field(default=[], title="Always sent")
+    """Such as `[{"in": "query", "name": "format", "value": "full"}]`. Credentials belong to the source."""
+    output: dict[str, str] = Field(default={}, title="Output mapping")
+    """Field of the output -> JSON Pointer into the response's body, such as `{"total": "/amount/total"}`.
+    Empty: the body is the output."""
 
 
 class ToolConfig(Declaration):
     """One tool: its description, request, input and output."""
 
     name: str = Field(min_length=1, max_length=255)
+    """The name that agents call, unless another tool already has it."""
     description: str = Field(min_length=1, max_length=20_000)
+    """What it does, when to use it and what it returns. Agents choose tools by this."""
     title: str = Field(default="", max_length=255)
+    """Shown to people. Empty: the name."""
     tags: list[str] = []
     api: ApiConfig
     input_schema: dict[str, Any] = {"type": "object", "properties": {}}
-    """JSON Schema of the arguments, an object."""
+    """JSON Schema of the arguments, an object. Other arguments are refused."""
     output_schema: dict[str, Any] | None = None
-    output_is_promised: bool = Field(default=True, exclude_if=bool)
+    """JSON Schema of the result, if the API guarantees one."""
+    output_is_promised: bool = Field(default=True, exclude_if=bool, title="Enforce the output schema")
     """Clients get the output schema, and a result that violates it is an error. If off, it is only
     documentation."""
     field_mappings: FieldMappings = FieldMappings()
-    timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
-    cache_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
+    timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS, title="Timeout (s)")
+    """Empty: the product's default."""
+    cache_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS, title="Cache results for (s)")
+    """Only for tools that change nothing and answer all callers alike. Empty: results are not cached."""
 
     @field_validator("input_schema")
     @classmethod

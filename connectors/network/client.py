@@ -1,7 +1,6 @@
 """The HTTP client of all connectors: JSON requests and whole exchanges with one engine."""
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +10,10 @@ from typing import Any, Self
 from urllib.parse import quote, unquote, unquote_plus, urlencode, urljoin
 
 import httpx2
+from pydantic import SecretStr
 
 from connectors.errors import InvalidAnswer, Misconfigured, Rejected
-from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing, write_arguments
 from connectors.network.headers import check_values, checked_headers
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url, port_of
 from connectors.network.redaction import Redactor, printable, shorten
@@ -43,12 +43,9 @@ class Hop:
     number: int = 0
 
 
-async def follow_chain(
-    hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]
-) -> tuple[Exchange, bool, str]:
-    """Returns the last response to the request of `hop`, which `exchange` answered, whether a 303 has
-    confirmed the request, and why the last redirect was not followed. Raises nothing for that: the request
-    may have been carried out."""
+async def follow_chain(hop: Hop, exchange: Exchange, send: Callable[[Hop], Awaitable[Exchange]]) -> Exchange:
+    """Returns the last response to the request of `hop`, which `exchange` answered. Raises nothing for a
+    redirect that is not followed: the request may have been carried out."""
     while exchange.status in REDIRECTS and exchange.location:
         try:
             further = _next_hop(hop, exchange)
@@ -58,9 +55,11 @@ async def follow_chain(
             place = printable(exchange.redactor.text(exchange.location).partition("?")[0])
             shown = shorten(re.sub(r"//[^/]*@", "//", place), 200)
             points = f"The response {exchange.status} points to {shown}"
-            return exchange, hop.carried_out, f"{points}, which was not followed: {refusal}"
+            exchange.not_followed = f"{points}, which was not followed: {refusal}"
+            break
         hop = further
-    return exchange, hop.carried_out, ""
+    exchange.carried_out = hop.carried_out
+    return exchange
 
 
 def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
@@ -145,28 +144,7 @@ def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, st
         return {"content-type": "application/x-www-form-urlencoded"}, urlencode(form).encode()
     if body is None:
         return {}, None
-    try:
-        content = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be encoded as JSON, so they were not sent.") from None
-    return {"content-type": "application/json"}, content
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole response. Headers and body may echo secrets: mask them before showing them."""
-
-    status: int
-    headers: httpx2.Headers = field(repr=False)
-    body: bytes = field(repr=False)
-    seconds: float  # From the first request to the last byte
-    url: str  # The final URL without its query, which may carry credentials
-    carried_out: bool = False
-    """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
-    the request must not be sent again."""
-    not_followed: str = ""
-    cut: str = ""
-    """`after 30 s`: when the body, which had not ended, was cut."""
+    return {"content-type": "application/json"}, write_arguments(body, ascii_only=True).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +204,17 @@ class EngineClient:
         }
 
     @classmethod
-    def of(cls, config: Any, **options: Any) -> Self:
-        """Takes the settings that `connectors.settings` has for requests and TLS."""
-        limits = HttpLimits.of(config)
-        return cls(limits=limits, verify_tls=config.verify_tls, ca_file=config.ca_file, **options)
+    def of(cls, config: Any, *, secrets: Iterable[str] = (), **options: Any) -> Self:
+        """Takes the settings that `connectors.settings` has for requests and TLS, and all secrets of the
+        source. `secrets`: further ones, such as those in another encoding."""
+        own = [value.get_secret_value() for _, value in config if isinstance(value, SecretStr)]
+        return cls(
+            limits=HttpLimits.of(config),
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+            secrets=[*own, *secrets],
+            **options,
+        )
 
     def __repr__(self) -> str:
         return f"EngineClient({self._base_url})"
@@ -248,8 +233,9 @@ class EngineClient:
         follow_redirects: bool = False,
         seconds: float | None = None,
         cut_after: float | None = None,
-    ) -> Answer:
-        """Make one whole exchange: any status is an answer, also a redirect that was not followed.
+    ) -> Exchange:
+        """Make one whole exchange: any status is an answer, also a redirect that was not followed. Its
+        headers and content may echo secrets: mask them before showing them.
 
         `target`: as in `request_json`; empty: the base URL. `seconds`: a shorter limit than the client's.
         `cut_after`: of a body that has not ended after so many seconds, or is too large, a part will do.
@@ -257,9 +243,8 @@ class EngineClient:
         InvalidAnswer for one that is too large or compressed; with `repeatable=False` OutcomeUnknown where it
         may have had effect.
         """
-        if credentials is not NO_CREDENTIALS:
-            for secret in credentials.secrets():
-                self.redactor.learn(secret)
+        for secret in credentials.secrets():
+            self.redactor.learn(secret)
         url = self._url(target)
         if query:
             url = with_query(url, query, comma_separated=comma_separated)
@@ -270,21 +255,12 @@ class EngineClient:
         send = partial(
             self._hop, credentials=credentials, repeatable=repeatable, until=now + longest, seconds=longest
         )
-        last, carried_out, not_followed = await send(first), False, ""
+        last = await send(first)
         if follow_redirects and last.status in REDIRECTS:
-            last, carried_out, not_followed = await follow_chain(first, last, send)
-        took = time.perf_counter() - started
+            last = await follow_chain(first, last, send)
+        last.seconds = time.perf_counter() - started
         self._refuse_unreadable(last)
-        return Answer(
-            last.status,
-            last.headers,
-            bytes(last.body),
-            took,
-            last.place,
-            carried_out,
-            not_followed,
-            last.cut,
-        )
+        return last
 
     async def send(self, method: str, target: str, *, content: bytes, headers: Mapping[str, str]) -> int:
         """The status of the response, also of a redirect, which is not followed. Nothing else of it matters:
@@ -320,7 +296,7 @@ class EngineClient:
         redactor = self.redactor.also(secrets) if secrets else self.redactor
         exchange = Exchange(method, self._url(target), repeatable, redactor)
         await self._succeed(exchange, body, form, headers)
-        content = bytes(exchange.body)
+        content = exchange.content
         try:
             return self.redactor.answer(parse(content, max_depth=max_depth), content)
         except UnreadableJSON as error:
@@ -346,7 +322,7 @@ class EngineClient:
         secrets. A redirect is not followed: it may say that the request was carried out."""
         exchange = Exchange(method, self._url(target), repeatable, self.redactor)
         await self._succeed(exchange, body, form, headers, redirect_is_success=redirect_is_success)
-        return exchange.headers, self.redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
+        return exchange.headers, self.redactor.text(exchange.content.decode("utf-8", "replace"))
 
     def follow(self, link: str, *, found_at: str) -> str:
         """The target of a link in the answer of `found_at`. Raises InvalidAnswer for another origin."""
@@ -388,7 +364,7 @@ class EngineClient:
         self, hop: Hop, *, credentials: Credentials, repeatable: bool, until: float, seconds: float
     ) -> Coroutine[Any, Any, Exchange]:
         url, headers = hop.url, hop.headers
-        if hop.at_origin and credentials is not NO_CREDENTIALS:
+        if hop.at_origin:
             url = with_query(url, credentials.query, replace=True)
             own = checked_headers(credentials.headers)
             # A request has one header for all of its cookies (RFC 6265, 5.4).

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -73,14 +73,11 @@ class Connections:
         silence: float | None,
     ) -> "Response":
         """`silence`: seconds before and between the parts of the response."""
-        if self._free.locked():
-            try:
-                async with asyncio.timeout(self._connect_seconds):
-                    await self._free.acquire()
-            except TimeoutError:
-                raise httpx2.PoolTimeout("") from None
-        else:
-            await self._free.acquire()
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise httpx2.PoolTimeout("") from None
         _transport.set(None)
         place, session = _spelt_out(url), self._direct
         if self._proxy is not None and self._proxy.carries(place.host or "", place.port or 0):
@@ -94,7 +91,7 @@ class Connections:
                 headers=headers,
                 data=io.BytesIO(content) if content and len(content) > LARGE_BYTES else content,
                 allow_redirects=False,
-                timeout=_timeout(total=None, connect=self._connect_seconds, sock_read=silence),
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_seconds, sock_read=silence),
             )
         except BaseException as error:
             self._free.release()
@@ -173,7 +170,6 @@ class Response(httpx2.AsyncByteStream):
         self.close()
 
 
-_timeout = lru_cache(maxsize=64)(aiohttp.ClientTimeout)
 _transport: ContextVar[asyncio.BaseTransport | None] = ContextVar("_transport", default=None)
 """Of this task's last request, once it has a connection."""
 
@@ -250,7 +246,7 @@ class _Connector(aiohttp.TCPConnector):
             # Common servers close idle connections after 5 s; a start must never meet that.
             keepalive_timeout=4.0,
         )
-        self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
+        self._policy = policy
         # For a minute, a name that the proxy resolves need not be looked up here again.
         self._checked_for_proxy: TTLCache[tuple[str, int], bool] = TTLCache(100, 60.0)
         self._being_sent = being_sent
@@ -262,7 +258,7 @@ class _Connector(aiohttp.TCPConnector):
         assert req.host
         host, port = req.host, req.port or 0
         if req.proxy is None:
-            self._check(host, port)  # aiohttp resolves no address
+            self._policy.check(host, port)  # aiohttp resolves no address
         elif (host, port) not in self._checked_for_proxy:
             await self._policy.check_for_proxy(host, port)
             self._checked_for_proxy[host, port] = True
@@ -287,8 +283,6 @@ def _is_stale(idle: ResponseHandler) -> bool:
     number = idle.transport.get_extra_info("socket").fileno()
     if number < 0:
         return True
-    if not hasattr(select, "poll"):
-        return bool(select.select([number], [], [], 0)[0])
     asked = select.poll()
     asked.register(number, select.POLLIN)
     return bool(asked.poll(0))

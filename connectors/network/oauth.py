@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from loguru import logger
@@ -25,12 +24,12 @@ class ClientCredentials:
         config: Any,
         *,
         url: str,
-        limits: HttpLimits,
+        seconds: float,
         ca_file: str = "",
         policy: AddressPolicy = ENGINE_ADDRESSES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`config`: the settings that `connectors.settings` has for OAuth."""
+        """`config`: the settings that `connectors.settings` has for OAuth. `seconds`: for one request."""
         self._url = url
         self._client_id = config.oauth_client_id
         self._client_secret: SecretStr = config.oauth_client_secret
@@ -38,7 +37,7 @@ class ClientCredentials:
         self._client = EngineClient(
             base_url=url,
             secrets=[self._client_secret.get_secret_value()],
-            limits=replace(limits, max_response_bytes=100_000),
+            limits=HttpLimits.within(seconds, max_response_bytes=100_000),
             ca_file=ca_file,
             policy=policy,
         )

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json
 
 MASK = "***"
 MIN_IN_VALUES_LENGTH = 8  # A shorter secret may be part of an id or a result, which must not change
@@ -54,15 +54,9 @@ class Redactor:
         """Masks every secret, for messages."""
         return self._anywhere.sub(MASK, text) if self._anywhere else text
 
-    def texts(self, texts: list[str]) -> list[str]:
-        return [self._anywhere.sub(MASK, text) for text in texts] if self._anywhere else texts
-
     def answer(self, value: Any, body: bytes) -> Any:
         """Masks long secrets in the strings of the value parsed from `body`."""
-        for probe in self._probes:
-            if probe in body:
-                return self._masked(value)
-        return value
+        return self._masked(value) if any(probe in body for probe in self._probes) else value
 
     def _masked(self, value: Any) -> Any:
         match value:
@@ -70,10 +64,8 @@ class Redactor:
                 return self._in_values.sub(MASK, value)
             case list():
                 return [self._masked(item) for item in value]
-            case TooDeep():
-                return TooDeep({self._masked(key): self._masked(item) for key, item in value.items()})
-            case dict():
-                return {self._masked(key): self._masked(item) for key, item in value.items()}
+            case dict():  # Or TooDeep
+                return type(value)({self._masked(key): self._masked(item) for key, item in value.items()})
         return value
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Self
 
@@ -169,6 +169,11 @@ class Exchange:
     status_decides: bool = False  # Whatever the body says
     cut_at: float | None = None  # In the loop's time: what has arrived of a body by then will do
     cut: str = ""  # `after 30 s`, if it was cut
+    seconds: float = 0.0  # From the first request of a chain of redirects to the last byte
+    carried_out: bool = False
+    """A redirect (303) confirmed the request, and this is its result: whatever the status is, the request
+    must not be sent again."""
+    not_followed: str = ""  # Why the last redirect was not followed, in a sentence
 
     def __str__(self) -> str:
         """Leaves out the query, which may carry tokens."""
@@ -178,11 +183,13 @@ class Exchange:
         return f"Exchange({self})"
 
     @property
+    def content(self) -> bytes:
+        return bytes(self.body)
+
+    @property
     def place(self) -> str:
-        text = str(self.url)
-        if "?" in text or "#" in text:
-            text = str(self.url.copy_with(query=None, fragment=None))
-        return self.redactor.text(text)
+        """Returns the URL without its query."""
+        return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
 
     @property
     def refused(self) -> bool:
@@ -206,7 +213,7 @@ class Exchange:
 
     def words(self) -> str:
         """The engine's message, redacted before it is cut so that no half of a secret remains."""
-        words = "" if self.encoding else words_of(bytes(self.body), self.redactor)
+        words = "" if self.encoding else words_of(self.content, self.redactor)
         return shorten(words, WORDS_LIMIT)
 
     def unanswered(self, reason: str) -> ConnectorError:
@@ -319,12 +326,6 @@ def _tls_reason(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason.replace('_', ' ').lower()}" if error.reason else str(error)
 
 
-# `labels` looks the series up under a lock and checks the names each time.
-@cache
-def _counted(status: int) -> Any:
-    return metrics.engine_requests.labels(metrics.status_class(status))
-
-
 class HttpSender(GuardedTransport):
     """Sends the requests of one client; close it with `aclose`."""
 
@@ -388,7 +389,7 @@ class HttpSender(GuardedTransport):
                 failure = failure_reason(error, limits)
             took = time.perf_counter() - started
             metrics.engine_seconds.observe(took)
-            _counted(exchange.status).inc()
+            metrics.engine_requests.labels(metrics.status_class(exchange.status)).inc()
             logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
             # Raised here, where no transport error is being handled: those may quote what was sent.
             if failure and (refusal_bytes is None or not exchange.is_decided):

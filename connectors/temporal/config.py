@@ -7,7 +7,6 @@ import stat
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -39,6 +38,7 @@ from connectors.settings import TRUST, FieldProblem, SourceConfig, hint
 from connectors.temporal.declarations import (
     OTHER_NAMES,
     WITH_SECRETS,
+    AsksDeclaration,
     CacheBlock,
     DefinitionsFile,
     InputDeclaration,
@@ -287,6 +287,7 @@ class TemporalSettings(BaseModel):
     input_order: list[str] = Field(default_factory=list)
     progress_query: str = Field(default="", max_length=255)
     """Query for the workflow's progress; empty: heartbeats show it."""
+    asks: AsksDeclaration | None = None
     execution_timeout: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     """Seconds for the chain of runs; None: until the execution's deadline."""
     run_timeout: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
@@ -313,14 +314,8 @@ def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
 
 
 def placeholders_in(recipe: str) -> list[str]:
-    """Names in braces, in order. Raises ValueError for an invalid template."""
-    try:
-        parts = list(Formatter().parse(recipe))
-    except ValueError:
-        raise ValueError("has an unmatched brace") from None
-    names = [name for _, name, _, _ in parts if name is not None]
-    if any(specification or conversion for _, _, specification, conversion in parts):
-        raise ValueError("must have only names in braces, without ':' or '!'")
+    """Raises ValueError for an invalid template."""
+    names = settings.names_in_braces(recipe)
     if not all(name.isidentifier() for name in names):
         raise ValueError("must have only names of arguments in braces")
     return names
@@ -656,6 +651,7 @@ class WorkflowReading:
             id_reuse_policy=_snake_case(declared.id_reuse_policy),
             id_conflict_policy=_snake_case(declared.id_conflict_policy),
             progress_query=declared.progress_query,
+            asks=declared.asks and declared.asks.model_dump(exclude_none=True),
             input=("positional" if positional else None) if takes_input else "none",
             input_order=list(input_schema.get("properties", {})) if positional else None,
         )

@@ -34,7 +34,6 @@ from connectors.errors import (
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
-from connectors.network.transport import HttpLimits
 from connectors.settings import state_of_file
 from connectors.temporal.config import ServiceSettings
 
@@ -72,8 +71,8 @@ class Connection:
 
     def __init__(self, config: ServiceSettings) -> None:
         self._config = config
-        limits, url = HttpLimits.within(config.timeout_seconds), config.oauth_url
-        self._oauth = ClientCredentials(config, url=url, limits=limits) if url else None
+        url, seconds = config.oauth_url, config.timeout_seconds
+        self._oauth = ClientCredentials(config, url=url, seconds=seconds) if url else None
         self._client: Client | None = None
         self._made_with: object = None
         self._token = config.api_key.get_secret_value()

@@ -2,8 +2,8 @@
 import, so it is imported when a source is used."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
@@ -11,7 +11,8 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, Misconfigured
+from connectors.errors import Misconfigured
+from connectors.formats.json import as_object
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -22,10 +23,12 @@ from connectors.protocol import (
     RunSnapshot,
     Started,
     WorkflowRef,
+    health_of,
     ignore_progress,
 )
 from connectors.settings import state_of_file
 from connectors.temporal.config import (
+    METADATA_KEY,
     NO_DEFINITIONS,
     TemporalConfig,
     declares_nothing,
@@ -64,24 +67,28 @@ class TemporalConnector:
             can_query=True,
             can_signal=True,
             can_list_runs=True,
+            asks_people=True,
+            differ_by_workflow=True,
             reports_listing_changes=bool(self._file),
         )
 
+    def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
+        asks = as_object(workflow.metadata.get(METADATA_KEY)).get("asks")
+        return replace(self.capabilities, asks_people=bool(asks))
+
     async def check(self) -> Health:
-        started = time.perf_counter()
-        try:
-            service = await self._service()
-            await service.reach()
-            seconds = time.perf_counter() - started
-            unheard = await self._queues_without_workers(service)
-        except ConnectorError as error:
-            return Health(ok=False, message=error.message)
+        return await health_of(self._greet())
+
+    async def _greet(self) -> str:
+        service = await self._service()
+        await service.reach()
+        unheard = await self._queues_without_workers(service)
         message = f"Temporal answered; namespace {self._config.namespace}."
         if declares_nothing(self._config):
             message += f" There are no definitions: {NO_DEFINITIONS}."
         if unheard:
             message += f" No worker is listening on: {', '.join(unheard)}."
-        return Health(ok=True, message=message, latency_seconds=seconds)
+        return message
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
         """The declared workflows, if the service answers: otherwise none can be started."""
@@ -122,6 +129,9 @@ class TemporalConnector:
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         await (await self._service()).signal(run, name, arguments)
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        await (await self._service()).answer(run, question_id, content)
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         return await (await self._service()).list_runs(wanted, page_size=page_size, cursor=cursor)

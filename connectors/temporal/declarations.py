@@ -18,8 +18,8 @@ from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.json import is_number
-from connectors.formats.json_schema import LINEAR
-from connectors.formats.yaml import Path, keys_of
+from connectors.formats.json_schema import LINEAR, empty_ranges
+from connectors.formats.yaml import Path
 
 MAX_WORKFLOWS = 5_000
 MAX_NAME_LENGTH = 255
@@ -188,6 +188,20 @@ class WorkflowCache(Block):
     ttl: Seconds | None = None
 
 
+class AsksDeclaration(Block):
+    """The handlers by which a run asks people."""
+
+    query: Name  # Returns null, a question, or a list of questions
+    update: Name | None = None  # Takes {"id", "answer"}, as does the signal
+    signal: Name | None = None
+
+    @model_validator(mode="after")
+    def _takes_answers(self) -> "AsksDeclaration":
+        if (self.update is None) == (self.signal is None):
+            raise ValueError("must have update or signal, which takes the answer")
+        return self
+
+
 Interactions = dict[Name, Annotated[InteractionDeclaration, BeforeValidator(_description_only)]]
 
 
@@ -206,6 +220,7 @@ class WorkflowDeclaration(Block):
     id_reuse_policy: Annotated[ReusePolicy, BeforeValidator(_policy)] | None = None
     id_conflict_policy: Annotated[ConflictPolicy, BeforeValidator(_policy)] | None = None
     progress_query: Name | None = None
+    asks: AsksDeclaration | None = None
     queries: Interactions = {}
     signals: Interactions = {}
 
@@ -277,14 +292,6 @@ KEYWORDS = {
     "object": {"properties", "additionalProperties"},
 }
 EVERYWHERE = {"type", "title", "description", "required", "nullable", "default", "enum", "examples"}
-BOUNDS = (
-    ("minimum", "maximum"),
-    ("minimum", "exclusiveMaximum"),
-    ("exclusiveMinimum", "maximum"),
-    ("exclusiveMinimum", "exclusiveMaximum"),
-    ("minLength", "maxLength"),
-    ("minItems", "maxItems"),
-)
 Schema = dict[str, Any]
 
 
@@ -307,9 +314,8 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
     """Leaves out `required`, which belongs to the parent object."""
     # By the file's keys, without empty values except a default.
-    stated = {name: getattr(declared, name) for name in declared.model_fields_set}
-    keys = keys_of(FieldDeclaration)
-    said = {keys[name]: value for name, value in stated.items() if value is not None or name == "default"}
+    stated = declared.model_dump(by_alias=True, exclude_unset=True)
+    said = {key: value for key, value in stated.items() if value is not None or key == "default"}
     schema: Schema = {"type": [declared.type, "null"] if declared.nullable else declared.type}
     schema = {} if declared.type == "any" else schema
     copied = ("title", "description", "default", "enum", "examples")
@@ -324,7 +330,8 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
         schema["items"] = field_schema(declared.items, place=(*place, "items"), note=note)
     if declared.properties is not None:
         schema |= _properties(declared.properties, (*place, "properties"), note)
-    _check_bounds(schema, place, note)
+    for lower, upper in empty_ranges(schema):  # A tool with such a field cannot be used
+        note((*place, upper), f"allows no value together with {lower}")
     _check_values(schema, place, note)
     return schema
 
@@ -341,16 +348,6 @@ def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note
     }
     required = [name for name, inner in properties.items() if _is_required(inner)]
     return {"properties": schemas} | ({"required": required} if required else {})
-
-
-def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
-    """A tool with bounds that exclude every value cannot be used."""
-    for lower, upper in BOUNDS:
-        if lower not in schema or upper not in schema:
-            continue
-        is_exclusive = "exclusive" in (lower + upper)
-        if schema[lower] > schema[upper] or (is_exclusive and schema[lower] == schema[upper]):
-            note((*place, upper), f"allows no value together with {lower}")
 
 
 def _check_values(schema: Schema, place: Path, note: Note) -> None:

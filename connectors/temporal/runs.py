@@ -33,7 +33,14 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
-from connectors.formats.json import UnreadableJSON, is_number, parse_json, read_percent, read_uuid
+from connectors.formats.json import (
+    UnreadableJSON,
+    is_number,
+    parse_json,
+    read_percent,
+    read_uuid,
+    write_arguments,
+)
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunSnapshot, RunState
 from connectors.temporal.connection import Connection
@@ -185,10 +192,7 @@ def moment(stamp: Timestamp) -> datetime | None:
 
 def payload_of(value: Any) -> Payload:
     """Raises Rejected for what JSON cannot express."""
-    try:
-        written = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
+    written = write_arguments(value, ascii_only=True).encode()
     return Payload(metadata={ENCODING: JSON_ENCODINGS[0].encode()}, data=written)
 
 
@@ -452,7 +456,7 @@ async def progress_of(
         if (stalled := await _why_stalled(pollers, answer)) is not None:
             return Progress(message=stalled)
         if query:
-            return _read([await _ask(connection, answer, query)])
+            return _read([await ask_run(connection, answer, query)])
     except ConnectorError as error:
         return Progress(message=shorten(f"Its progress is unknown: {error.message}", MESSAGE_LIMIT))
     return _of_activities(answer)
@@ -472,7 +476,13 @@ async def _why_stalled(pollers: Pollers, answer: DescribeWorkflowExecutionRespon
     return None
 
 
-async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse, query: str) -> Any:
+async def ask_run(
+    connection: Connection,
+    answer: DescribeWorkflowExecutionResponse,
+    query: str,
+    *,
+    limit_bytes: int = PROGRESS_BYTES,
+) -> Any:
     execution = answer.workflow_execution_info.execution
     request = QueryWorkflowRequest(
         namespace=connection.namespace,
@@ -488,7 +498,7 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
         ),
         seconds=limit,
     )
-    return values_of(reply.query_result.payloads, limit=PROGRESS_BYTES)
+    return values_of(reply.query_result.payloads, limit=limit_bytes)
 
 
 def _of_activities(answer: DescribeWorkflowExecutionResponse) -> Progress:

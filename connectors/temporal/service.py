@@ -1,6 +1,7 @@
 """Operations on a Temporal service's runs; importing this module imports the SDK."""
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from string import Formatter
 from typing import Any
@@ -21,10 +22,11 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, RunState, Started, WorkflowRef
 from connectors.temporal import runs
+from connectors.temporal.asking import Asking, can_ask
 from connectors.temporal.config import (
     EXECUTION_ID,
     METADATA_KEY,
@@ -36,6 +38,7 @@ from connectors.temporal.config import (
     settings_of,
 )
 from connectors.temporal.connection import IDENTITY, Connection
+from connectors.temporal.declarations import AsksDeclaration
 from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
 from telemetry import traces
 
@@ -61,6 +64,7 @@ class TemporalService:
         self._config = config
         self.connection = Connection(config)
         self.pollers = Pollers(self.connection)
+        self.asking = Asking(self.connection, self.pollers)
         # The latest known run of each chain, so that chains need not be followed from the start.
         self._latest: LRUCache[TemporalRun, str] = LRUCache(10_000)
 
@@ -160,8 +164,21 @@ class TemporalService:
             # The run may have continued as new between the two answers.
             if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)
-        query = settings_of(run.workflow.metadata).progress_query
-        return running(answer, await progress_of(self.connection, self.pollers, answer, query))
+        settings = settings_of(run.workflow.metadata)
+        progress = await progress_of(self.connection, self.pollers, answer, settings.progress_query)
+        seen = running(answer, progress)
+        return seen if settings.asks is None else await self._with_questions(seen, answer, settings.asks)
+
+    async def _with_questions(
+        self, seen: RunSnapshot, answer: DescribeWorkflowExecutionResponse, asks: AsksDeclaration
+    ) -> RunSnapshot:
+        try:
+            if can_ask(answer):
+                return replace(seen, questions=await self.asking.questions_of(answer, asks))
+        except Rejected as error:
+            words = shorten(f"What it asks is unknown: {error.message}", runs.MESSAGE_LIMIT)
+            seen = replace(seen, progress_message=words)
+        return replace(seen, questions=None)
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         """Long-poll for the run's end, then `poll`."""
@@ -241,6 +258,13 @@ class TemporalService:
         except NotFound:
             # The signal was not accepted, and the run may just have continued as new.
             await self._send_signal(run, name, arguments)
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        asks = settings_of(run.workflow.metadata).asks
+        if asks is None:
+            raise Unsupported("The definition of this workflow does not say how it asks people.")
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
+        await self.asking.send_answer(described, asks, run.key, question_id, content)
 
     async def _send_signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         described = await runs.describe(self.connection, runs.parse_run(run.run_id))

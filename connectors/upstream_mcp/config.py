@@ -130,6 +130,13 @@ class McpConfig(SourceConfig):
         "(sampling) and its folders (roots). none: no requests.",
         json_schema_extra=REQUESTS,
     )
+    apps: bool = Field(
+        default=False,
+        title="Apps of the server",
+        description="Show the user interfaces of the server's tools in clients that can. A curator enables "
+        "each. An app runs in the client with everything that the client lets an app of this product call: "
+        "turn this on only for servers that are trusted, or that are in a toolset of their own.",
+    )
 
     offer: Literal["both", "tools", "workflows"] = Field(
         default="both",

@@ -1,6 +1,7 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ValidationError
 from connectors.definitions import (
     ADDRESS,
     MAX_ADDRESS_LENGTH,
+    MAX_HTML_LENGTH,
+    METADATA_KEY,
     TOO_DEEP,
     FeatureDefinition,
     FeatureKind,
@@ -39,6 +42,14 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, as_object, parse_json, parse_listing
+from connectors.formats.mcp_apps import (
+    MIME_TYPES,
+    app_address,
+    is_app_address,
+    read_app_meta,
+    read_tool_meta,
+    refused_origins,
+)
 from connectors.network.redaction import Redactor, extract_error_message, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import (
@@ -72,7 +83,6 @@ from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import Era, McpSession, OpenTransport, RequestOptions, TransportFailures
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (
-    METADATA_KEY,
     ServerTasks,
     created_task,
     prepare_call,
@@ -82,6 +92,7 @@ from connectors.upstream_mcp.tools import (
 )
 
 MAX_FEATURES = 1_000  # Of each kind
+MAX_APPS, MAX_HTML_TOGETHER = 100, 20_000_000  # Characters
 LISTS = {  # The capability, the method, the key of its answer, and that of an entry's identifier
     FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts", "name"),
     FeatureKind.RESOURCE: ("resources", "resources/list", "resources", "uri"),
@@ -150,6 +161,38 @@ def _template_problem(template: str) -> str:
     return "" if parsed.variable_names else "its template has no variable"
 
 
+def read_app(
+    answer: dict[str, Any], address: str, entry: dict[str, Any]
+) -> tuple[FeatureDefinition, list[str]]:
+    """Reads an app from the answer to `resources/read` and its entry in the list. Returns also which origins
+    of its CSP are left out. Raises InvalidAnswer."""
+    contents = answer.get("contents")
+    items = [as_object(one) for one in contents] if isinstance(contents, list) else []
+    found = next((one for one in items if one.get("uri") == address), {})
+    html, mime_type = found.get("text"), found.get("mimeType") or entry.get("mimeType")
+    if isinstance(blob := found.get("blob"), str):
+        with suppress(ValueError):
+            html = b64decode(blob, validate=True).decode()
+    if not isinstance(html, str) or not html.strip():
+        raise InvalidAnswer("its answer to resources/read has no HTML of this address")
+    if mime_type not in MIME_TYPES:
+        raise InvalidAnswer(f"its MIME type is neither {' nor '.join(MIME_TYPES)}")
+    if "\0" in html or html.encode(errors="replace").decode() != html:
+        raise InvalidAnswer("its HTML has characters that cannot be stored")
+    # The content's own metadata counts, that of the list is for servers that have it only there.
+    ui = as_object(found.get("_meta")).get("ui") or as_object(entry.get("_meta")).get("ui")
+    definition = _parse(entry | {"uri": address, "mimeType": mime_type}, FeatureKind.RESOURCE, position=0)
+    if isinstance(definition, RejectedDefinition):
+        raise InvalidAnswer(definition.reason)
+    if len(html) > MAX_HTML_LENGTH:
+        raise InvalidAnswer(f"its HTML has more than {MAX_HTML_LENGTH:,} characters")
+    return definition.model_copy(update={"html": html, "ui": read_app_meta(ui)}), refused_origins(ui)
+
+
+def _skipped_app(position: int, address: str, reason: str) -> RejectedDefinition:
+    return RejectedDefinition(position=position, id=address, name=address, reason=f"app: {reason}"[:1000])
+
+
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 MAX_ROUNDS = 20  # Of questions in one call
 PAUSE_SECONDS = 1.0  # Before a round without questions
@@ -176,7 +219,7 @@ class McpConnector:
         self._config = config
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
-        self._questions = Questions(config.questions)
+        self._questions = Questions(config.questions, apps=config.apps)
         self._opened: list[McpSession | LimitedTransport] = []
         self._session = self._make_session()
         self._with_handshake: McpSession | None = None
@@ -267,7 +310,7 @@ class McpConnector:
             return
         async with aclosing(self._walk_tools(self._session)) as tools:
             async for position, tool in tools:
-                yield read_tool(tool, position=position, needs_headers=era.is_modern)
+                yield read_tool(tool, position=position, needs_headers=era.is_modern, apps=self._config.apps)
 
     async def start(
         self,
@@ -399,7 +442,7 @@ class McpConnector:
             open_transport,
             failures=failures,
             redactor=redactor,
-            questions=Questions(config.questions),
+            questions=Questions(config.questions, apps=config.apps),
             request_seconds=config.request_timeout_seconds,
             holds_back=config.transport == "stdio",
             explain=lambda: str(program_exit),
@@ -456,15 +499,47 @@ class McpConnector:
 
     async def list_features(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         """The first MAX_FEATURES of each kind; a rejected entry reports that there are more."""
-        capabilities = (await self._session.era()).capabilities
+        era, apps = await self._session.era(), dict[str, dict[str, Any]]()
+        if self._config.apps and _may_have_tools(era):
+            tools = [as_object(tool) async for _, tool in self._walk_tools(self._session)]
+            named = (app_address(read_tool_meta(tool.get("_meta"))) for tool in tools)
+            apps = {address: {"name": address} for address in named if address}
         for kind in LISTS:
-            if LISTS[kind][0] in capabilities:
+            if LISTS[kind][0] in era.capabilities:
                 # A server with resources need not know of templates.
                 with suppress(Unsupported):
-                    async for item in self._list_kind(kind):
+                    async for item in self._list_kind(kind, apps):
                         yield item
+        async with aclosing(self._read_apps(apps)) as found:
+            async for item in found:
+                yield item
 
-    async def _list_kind(self, kind: FeatureKind) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+    async def _read_apps(
+        self, listed: Mapping[str, dict[str, Any]]
+    ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        """Reads the apps' HTML, which is reviewed with the rest. `listed`: the entries by address."""
+        room = MAX_HTML_TOGETHER
+        for position, (address, entry) in enumerate(listed.items()):
+            try:
+                if position >= MAX_APPS:
+                    raise InvalidAnswer(f"the first {MAX_APPS} apps are kept, the others left out")
+                answer = await self._read("resources/read", {"uri": address}, name=address, given=None)
+                definition, refused = read_app(answer, address, entry)
+                room -= len(definition.html)
+                if room < 0:
+                    raise InvalidAnswer(f"the apps have more than {MAX_HTML_TOGETHER:,} characters together")
+            except (Rejected, NotFound, Unsupported, InvalidAnswer) as error:
+                yield _skipped_app(position, address, error.message)
+                continue
+            yield definition
+            if refused:
+                shown = shorten(printable(", ".join(refused)), WORDS_LIMIT)
+                yield _skipped_app(position, address, f"is shown without these origins of its CSP: {shown}")
+
+    async def _list_kind(
+        self, kind: FeatureKind, apps: dict[str, dict[str, Any]]
+    ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        """Adds the entries of apps to `apps` instead, if there may be some."""
         _, method, key, _ = LISTS[kind]
         listed = walk_listing(
             lambda page, _: self._session.page(method, key, page),
@@ -477,7 +552,12 @@ class McpConnector:
                     reason = f"{method} has more than {MAX_FEATURES:,} entries; the others are left out"
                     yield RejectedDefinition(position=position, id="", name="", reason=reason)
                     return
-                yield _parse(raw, kind, position=position)
+                entry = as_object(raw)
+                address, is_app = str(entry.get("uri")), entry.get("mimeType") in MIME_TYPES
+                if self._config.apps and is_app_address(address) and (is_app or address in apps):
+                    apps[address] = entry
+                else:
+                    yield _parse(raw, kind, position=position)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None

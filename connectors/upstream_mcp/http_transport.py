@@ -113,9 +113,9 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         self._token = config.bearer_token.get_secret_value()
         self._credentials: ClientCredentials | None = None
         if config.oauth_url:
-            limits = HttpLimits.within(config.request_timeout_seconds)
+            seconds = config.request_timeout_seconds
             self._credentials = ClientCredentials(
-                config, url=config.oauth_url, limits=limits, ca_file=config.ca_file
+                config, url=config.oauth_url, seconds=seconds, ca_file=config.ca_file
             )
         self._streams = ServerStreams(self._network.handle_async_request, report=stream_news)
         self._report = stream_news
@@ -428,7 +428,7 @@ async def unbroken(response: httpx2.Response) -> AsyncIterator[bytes]:
 def _message_in(exchange: Exchange, *, is_expected: bool) -> dict[str, Any]:
     """Empty without one. Raises HttpFailure and UnusableAnswer if an answer is expected."""
     try:
-        message = read_message(bytes(exchange.body)) or {}
+        message = read_message(exchange.content) or {}
         if is_expected and not is_answer(message):
             raise UnusableAnswer("it is not an MCP message", message)
     except (UnusableAnswer, UnreadableJSON) as error:

@@ -13,6 +13,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from connectors.errors import ConnectorError, InvalidAnswer, Unsupported
 from connectors.formats.json import as_object
+from connectors.formats.mcp_apps import EXTENSION, MIME_TYPES
 from connectors.network.redaction import printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import GivenInput, LogMessage, RunCaller, covers_level
@@ -67,14 +68,16 @@ def _call_id_in(params: Mapping[str, Any]) -> str:
 class Questions:
     """Passes on what the settings allow and the caller's client can answer."""
 
-    def __init__(self, passed_on: str) -> None:
+    def __init__(self, passed_on: str, *, apps: bool = False) -> None:
         self._capabilities = PASSED_ON[passed_on]
+        self.extensions: dict[str, Any] = {EXTENSION: {"mimeTypes": [*MIME_TYPES]}} if apps else {}
         self._calls: dict[str, RunCaller | None] = {}  # Under way, by the id of their request
 
     @property
     def declared(self) -> dict[str, Any]:
         """The client capabilities of a handshake, which holds for the calls of all callers."""
-        return {name: DECLARED[name] for name in self._capabilities}
+        declared: dict[str, Any] = {name: DECLARED[name] for name in self._capabilities}
+        return declared | ({"extensions": self.extensions} if self.extensions else {})
 
     def capabilities_of(self, caller: RunCaller | GivenInput | None) -> dict[str, Any]:
         if caller is None:

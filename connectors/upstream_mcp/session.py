@@ -174,7 +174,7 @@ class Conversation:
         options: CallOptions = {"headers": sent_headers}
         if self.era.is_modern:
             offered = self._questions.capabilities_of(caller)
-            params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version, offered)
+            params["_meta"] = dict(params.get("_meta") or {}) | self._envelope(self.era.version, offered)
             sent_headers |= {inbound.MCP_METHOD_HEADER: method} | dict(headers or {})
             if caller is not None and caller.log_level:
                 params["_meta"][f"{ENVELOPE}logLevel"] = caller.log_level
@@ -310,7 +310,7 @@ class Conversation:
 
     async def _discover(self, seconds: float) -> Era | None:
         """None: a server of the handshake era. Raises ConnectorError if that is unknown."""
-        params = {"_meta": _envelope(versions.LATEST_MODERN_VERSION)}
+        params = {"_meta": self._envelope(versions.LATEST_MODERN_VERSION)}
         headers = {
             inbound.MCP_PROTOCOL_VERSION_HEADER: versions.LATEST_MODERN_VERSION,
             inbound.MCP_METHOD_HEADER: "server/discover",
@@ -355,14 +355,14 @@ class Conversation:
         await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
         return Era(str(version), as_object(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
 
-
-def _envelope(version: str, offered: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`offered`: capabilities of the caller, besides ours."""
-    return {
-        f"{ENVELOPE}protocolVersion": version,
-        f"{ENVELOPE}clientInfo": CLIENT_INFO,
-        f"{ENVELOPE}clientCapabilities": {"extensions": {TASKS_EXTENSION: {}}, **(offered or {})},
-    }
+    def _envelope(self, version: str, offered: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """`offered`: capabilities of the caller, besides ours."""
+        extensions = {TASKS_EXTENSION: {}, **self._questions.extensions}
+        return {
+            f"{ENVELOPE}protocolVersion": version,
+            f"{ENVELOPE}clientInfo": CLIENT_INFO,
+            f"{ENVELOPE}clientCapabilities": {"extensions": extensions, **(offered or {})},
+        }
 
 
 def _name_of(info: Any) -> str:

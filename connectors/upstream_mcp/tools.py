@@ -8,9 +8,17 @@ from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
-from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import (
+    META,
+    METADATA_KEY,
+    TOO_DEEP,
+    RejectedDefinition,
+    WorkflowDefinition,
+    parse_definition,
+)
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
 from connectors.formats.json import as_object, read_time
+from connectors.formats.mcp_apps import read_tool_meta
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.messages import CUT
@@ -31,7 +39,6 @@ REASONS = {
 }
 NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 NO_DESCRIPTION = "No description."
-METADATA_KEY = "mcp"
 NO_REASON = "The tool failed and the server gave no reason."
 
 
@@ -166,9 +173,10 @@ class ServerTasks:
 
 
 def read_tool(
-    tool: Any, *, position: int, needs_headers: bool = False
+    tool: Any, *, position: int, needs_headers: bool = False, apps: bool = False
 ) -> WorkflowDefinition | RejectedDefinition:
-    """Reads one entry of `tools/list`; `needs_headers`: the server expects some arguments as headers."""
+    """Reads one entry of `tools/list`; `needs_headers`: the server expects some arguments as headers; `apps`:
+    `_meta` is kept as far as it is known."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
     if CUT in tool:
@@ -180,6 +188,9 @@ def read_tool(
     # It is optional in MCP; a blank one, or one that is no text, counts as missing.
     if not isinstance(description, str) or not description.strip():
         description = NO_DESCRIPTION
+    metadata = _needed_to_start(tool, has_headers=wrong is None)
+    if apps and (meta := read_tool_meta(tool.get("_meta"))):
+        metadata[META] = meta
     raw = {
         "id": tool.get("name"),
         "name": tool.get("name"),
@@ -191,7 +202,7 @@ def read_tool(
         "icons": tool.get("icons"),
         # Only a synchronous workflow can keep an output schema: others may answer with a handle.
         "executionType": "sync" if isinstance(tool.get("outputSchema"), dict) else "async",
-        "metadata": {METADATA_KEY: _needed_to_start(tool, has_headers=wrong is None)},
+        "metadata": {METADATA_KEY: metadata},
     }
     return parse_definition(raw, position=position)
 

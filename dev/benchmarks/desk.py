@@ -173,7 +173,6 @@ def paths() -> Iterable[str]:
         yield f"/admin/?period={period}"
         for subject in ("tool", "toolset", "caller"):
             yield f"{reverse('admin:executions_usage')}?period={period}&by={subject}"
-    yield reverse("admin:executions_uncalled") + "?days=7"
     workflows = reverse("admin:catalogue_workflow_changelist")
     for query in ("q=invoice", "use=failing", "use=uncalled", "visibility=exposed", "review=changed", "o=-4"):
         yield f"{workflows}?{query}"

@@ -35,6 +35,7 @@ WORKFLOW = "crash-report"
 LOOKUP = "/runs?workflow_id={workflow_id}&idempotency_key={key}"
 STEPS, REQUESTS = "statements and commits", "requests"
 NOT_REACHED = "not reached"
+QUESTION = {"id": "q1", "message": "Go on?", "schema": {"type": "object", "properties": {}}}
 ROUNDS, ROUND_SECONDS = 30, 20
 """How often a worker looks at what is due, and how much time passes for the record between two looks."""
 
@@ -51,6 +52,10 @@ class Engine:
     runs: dict[str, list[str]] = field(default_factory=dict)
     """The ids of the runs that were started, by the call's argument."""
     by_key: dict[str, str] = field(default_factory=dict)
+    asks: bool = False
+    """Each run waits for a person's answer."""
+    answers: Counter[str] = field(default_factory=Counter)
+    """How many came for each run."""
     asker: int = 0
     kill_at: int | None = None
     requests: int = 0
@@ -102,8 +107,14 @@ class Handler(BaseHTTPRequestHandler):
                 run_id = path.path.split("/")[-2]
                 self.engine.looked[run_id] += 1
                 ended = self.engine.looked[run_id] >= self.engine.looks
+                is_asking = self.engine.asks and not self.engine.answers[run_id]
+                ended = ended and not is_asking
                 answer = {"status": "COMPLETED" if ended else "RUNNING", "workflow_id": WORKFLOW}
                 answer |= {"output": {"answer": run_id} if ended else None}
+                answer |= {"questions": [QUESTION] if is_asking else []}
+            case "answer":
+                self.engine.answers[path.path.split("/")[-2]] += 1
+                answer = {}
             case "runs":
                 asked = parse_qs(path.query)["idempotency_key"][0]
                 found = [self.engine.by_key[asked]] if asked in self.engine.by_key else []
@@ -153,6 +164,8 @@ class Kind:
     looks: int = 1
     calls: int = 1
     """At once: on SQLite their records share transactions."""
+    asks: bool = False
+    """Each run waits for a person, who answers in the process that ends, and again if it is asked again."""
 
 
 KEYED = {"idempotency_header": "Idempotency-Key"}
@@ -163,6 +176,7 @@ KINDS = (
     Kind("the answer is the result", can_be_asked=False, source="http"),
     Kind("the start lasts as long as the run", can_be_asked=False, source="holding"),
     Kind("a run that is waited for", can_be_asked=False, source="waiting", looks=3),
+    Kind("a run that asks a person", takes_keys=True, config=KEYED, source="asking", asks=True),
     Kind("two calls at once, one run for each key", takes_keys=True, config=KEYED, calls=2),
     Kind("two calls at once, neither", can_be_asked=False, calls=2),
     Kind("two calls at once, the answer is the result", can_be_asked=False, source="http", calls=2),
@@ -229,9 +243,9 @@ class Steps:
         BaseDatabaseWrapper.commit = count_and_commit  # type: ignore[method-assign, assignment]
 
 
-def make_calls(numbers: Sequence[int], die_at: int | None) -> int:
+def make_calls(numbers: Sequence[int], die_at: int | None, *, asks: bool) -> int:
     """At once. Returns how many statements and commits they took."""
-    from tests.executions.steps import call
+    from tests.executions.steps import advance_due_executions, call
 
     async def at_once() -> None:
         await asyncio.gather(*(call(WORKFLOW, {"call": number}) for number in numbers))
@@ -239,7 +253,18 @@ def make_calls(numbers: Sequence[int], die_at: int | None) -> int:
     steps = Steps(die_at)
     steps.install()
     asyncio.run(at_once())
+    if asks:
+        answer_all()
+        advance_due_executions()
     return steps.passed
+
+
+def answer_all() -> None:
+    from executions.models import Execution
+    from executions.questions import answer_questions
+
+    for execution in Execution.objects.paused():
+        answer_questions(execution, {str(QUESTION["id"]): {}}, by="Ada", door=Execution.Door.ADMIN)
 
 
 def go_on() -> list[dict[str, Any]]:
@@ -255,6 +280,7 @@ def go_on() -> list[dict[str, Any]]:
             expire_lease(execution)
             forget_caller(execution)
             let_pass(execution, ROUND_SECONDS)
+        answer_all()
         advance_due_executions()
     rows = Execution.objects.select_related("payload")
     return [
@@ -358,12 +384,13 @@ def judge(kind: Kind, runs: list[str], rows: list[dict[str, Any]]) -> str:
 
 def visit(kind: Kind) -> Counter[tuple[str, str]]:
     """What came of the calls and by which kind of point, by how often."""
-    engine = Engine(takes_keys=kind.takes_keys, looks=kind.looks)
+    engine = Engine(takes_keys=kind.takes_keys, looks=kind.looks, asks=kind.asks)
     outcomes: Counter[tuple[str, str]] = Counter()
 
     def run_calls(numbers: Sequence[int], step: int | None) -> tuple[int, Any]:
         return in_process(
-            lambda: make_calls(numbers, step), lambda process: setattr(engine, "asker", process)
+            lambda: make_calls(numbers, step, asks=kind.asks),
+            lambda process: setattr(engine, "asker", process),
         )
 
     with running_engine(engine):
@@ -385,6 +412,8 @@ def visit(kind: Kind) -> Counter[tuple[str, str]]:
                 for each in numbers:
                     its_rows = [row for row in rows if row["call"] == each]
                     outcome = judge(kind, engine.runs.get(str(each), []), its_rows) if status else NOT_REACHED
+                    if (answers := sum(engine.answers[run] for run in engine.runs.get(str(each), []))) > 1:
+                        outcome = f"DOUBLED: {answers} answers"
                     outcomes[STEPS if point is None else REQUESTS, outcome] += 1
                     if is_violation(outcome):
                         where = f"step {step}" if step is not None else f"request point {point}"
@@ -453,6 +482,7 @@ def own_django(folder: Path) -> Iterator[str]:
             folder,
             "patient-engines",
             waiting="dev.chaos.patient:WaitingConnector",
+            asking="tests.executions.asking_engine:AskingConnector",
             holding="dev.chaos.patient:HoldingConnector",
         )
         sys.path.insert(0, str(folder))

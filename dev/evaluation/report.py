@@ -78,7 +78,9 @@ def _written(attempt: Attempt) -> dict[str, Any]:
 def _chosen(attempt: Attempt) -> str:
     if attempt.failure is None:
         return f"{attempt.tool} {attempt.arguments}"
-    return f"{attempt.failure.label}: {attempt.tool or 'none'}" if attempt.tool else attempt.failure.label
+    return (
+        f"{attempt.failure.label}: {attempt.tool or 'none'}" if attempt.tool else str(attempt.failure.label)
+    )
 
 
 def _expected(attempt: Attempt) -> str:

@@ -182,7 +182,7 @@ def own_names(modules: list[Module]) -> int:
 
 # Written by hand
 
-HTML = {"format_html", "format_html_join", "mark_safe", "render_to_string"}
+HTML = {"format_html", "format_html_join", "mark_safe"}
 
 
 def serializers_by_hand(modules: list[Module]) -> list[str]:
@@ -202,7 +202,7 @@ def serializers_by_hand(modules: list[Module]) -> list[str]:
 
 
 def builders_of_html(modules: list[Module]) -> list[str]:
-    """Functions of the admin that make markup in Python."""
+    """Functions of the admin that make markup in Python, rather than in a template."""
     return [
         f"{module.name}.{function.name}"
         for module in modules

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -21,43 +21,36 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from access.callers import Caller
 from catalogue.actions.sources import webhook_address
 from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, TableMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    duration,
-    link,
-    pretty_json,
-    shortened,
-    side_by_side,
-    table,
-    wrapped,
-)
+from catalogue.admin.rendering import DASH, cut_short, duration, link
 from catalogue.database import run_without_connection
 from catalogue.descriptions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Source
 from catalogue.served_schemas import summarise_inputs
 from connectors.errors import ConnectorError
-from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.protocol import ListedRun, RunFilter, RunState
+from connectors.formats.json import UnreadableJSON, parse_json, readable_json
+from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
 from executions.admin import page
-from executions.admin.page import describe_page, send_payload, state_badge
+from executions.admin.answering import AnsweringMixin
+from executions.admin.failures import CauseFilter, ask_to_run_again, like, show_failures
+from executions.admin.page import describe_page, send_payload
 from executions.admin.running import RunningMixin, run_again
-from executions.admin.usage import show_uncalled, show_usage
+from executions.admin.usage import show_usage
 from executions.engine_runs import EngineRun, EngineRunPage, list_engine_runs, present_capabilities
+from executions.failures import find_line
 from executions.interacting import (
     CancelOutcome,
     InteractionRefused,
@@ -79,7 +72,6 @@ BADGES = {
     RunState.FAILED: "danger",
     RunState.CANCELLED: "",
 }
-HEADERS = ("Started", "Workflow", "State", "Took", "Execution", "Run")
 
 
 class InteractionForm(forms.Form):
@@ -94,7 +86,7 @@ class InteractionForm(forms.Form):
     def clean_arguments(self) -> dict[str, Any]:
         arguments = self.cleaned_data["arguments"]
         if arguments is not None and not isinstance(arguments, dict):
-            raise forms.ValidationError('Enter a JSON object, such as {"text": "Hello"}.')
+            raise forms.ValidationError(_('Enter a JSON object, such as {"text": "Hello"}.'))
         return arguments or {}
 
 
@@ -128,54 +120,41 @@ class InteractionsMixin(ButtonsMixin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        execution = Execution.objects.select_related("workflow").filter(pk=key).first()
-        if execution is None:
-            raise Http404
-        form = InteractionForm(request.POST)
-        if not form.is_valid():
-            return self._answer_page(request, execution, kind, form)
-        try:
-            return self._carry_out(request, execution, kind, form)
-        except UnknownExecution as error:
-            raise Http404(str(error)) from None
-        except InteractionRefused as error:
-            form.add_error(None, str(error))
-            return self._answer_page(request, execution, kind, form)
-
-    def _carry_out(
-        self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
-    ) -> HttpResponseBase:
-        name, arguments = form.cleaned_data["name"], form.cleaned_data["arguments"]
-        caller = page.caller_of(request)
-        if kind == InteractionKind.QUERY:
-            asked = query_execution(str(execution.pk), name, arguments, caller=caller)
-            answer = pretty_json(run_without_connection(asked).value)
-            return self._answer_page(request, execution, kind, form, answer=answer)
-        run_without_connection(signal_execution(str(execution.pk), name, arguments, caller=caller))
-        self.log_change(request, execution, f"Sent the signal “{name}”.")
-        messages.success(request, f"The signal {name} was sent to the run.")
-        return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))
-
-    def _answer_page(
-        self,
-        request: HttpRequest,
-        execution: Execution,
-        kind: InteractionKind,
-        form: InteractionForm,
-        answer: str = "",
-    ) -> HttpResponseBase:
+        execution = get_object_or_404(Execution.objects.select_related("workflow"), pk=key)
+        form, answer = InteractionForm(request.POST), None
+        if form.is_valid():
+            try:
+                answer = _carry_out(execution, kind, form.cleaned_data, caller=page.caller_of(request))
+            except UnknownExecution as error:
+                raise Http404(str(error)) from None
+            except InteractionRefused as error:
+                form.add_error(None, str(error))
         name = form.cleaned_data.get("name", "")
+        if form.is_valid() and kind == InteractionKind.SIGNAL:
+            self.log_change(request, execution, f"Sent the signal “{name}”.")
+            messages.success(request, f"The signal {name} was sent to the run.")
+            return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))
         declared = interactions_of(execution.workflow, kind) if execution.workflow else []
-        asked = next((one for one in declared if one.name == name), None)
         context = self.admin_site.each_context(request) | {
             "title": f"{execution.tool_name}: {LABELS[kind].lower()} {name}",
             "opts": self.opts,
             "execution": execution,
             "answer": answer,
             "problems": [problem for problems in form.errors.values() for problem in problems],
-            "interactions": [] if asked is None else [_shown(asked, form)],
+            "interactions": [_shown(one, form) for one in declared if one.name == name],
         }
         return TemplateResponse(request, "executions/admin/answer.html", context)
+
+
+def _carry_out(
+    execution: Execution, kind: InteractionKind, asked: dict[str, Any], *, caller: Caller
+) -> page.Part | None:
+    """Returns the answer to a query."""
+    key, name, arguments = str(execution.pk), asked["name"], asked["arguments"]
+    if kind == InteractionKind.SIGNAL:
+        run_without_connection(signal_execution(key, name, arguments, caller=caller))
+        return None
+    return page.show_json(run_without_connection(query_execution(key, name, arguments, caller=caller)).value)
 
 
 def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
@@ -197,7 +176,7 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
 
 class RunIdForm(forms.Form):
     run_id = forms.CharField(
-        label="Run id at the engine",
+        label=gettext_lazy("Run id at the engine"),
         max_length=255,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
     )
@@ -205,7 +184,7 @@ class RunIdForm(forms.Form):
 
 class OutputForm(forms.Form):
     output = forms.CharField(
-        label="Output as JSON; leave empty if it is not known",
+        label=gettext_lazy("Output as JSON; leave empty if it is not known"),
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, **MONOSPACE}),
     )
@@ -255,6 +234,7 @@ CANCEL_MESSAGES = {
 }
 SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out. Reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
+SHOWN_ERROR = 120  # Characters in the list
 POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))  # Up to this age, every so many seconds
 
 
@@ -267,18 +247,21 @@ def _poll_seconds(execution: Execution) -> int:
 
 
 def _page_state(execution: Execution) -> str:
-    return f"{execution.state} {'queued' if execution.is_queued else ''}".strip()
+    asks = execution.input_request or execution.question_answered_at
+    return f"{execution.state} {'queued' if execution.is_queued else asks or ''}".strip()
 
 
 @admin.register(Execution)
-class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin):
+class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin, AnsweringMixin):
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("executions/admin/runs.css",)}
+
     list_display = (
-        "tool", "source_name", "state_shown", "caller_shown", "door",
-        "created", "took", "progress_shown",
+        "tool_name", "state_shown", "error_shown", "source_name", "caller_shown", "created", "took",
     )  # fmt: skip
     list_filter = (
-        page.StateFilter, page.SourceFilter, page.ToolsetFilter, ("door", ChoicesDropdownFilter),
-        page.CacheFilter, page.CreatedFilter, page.EndedFilter,
+        page.StateFilter, page.SourceFilter, page.ToolsetFilter, ("door", page.DoorFilter),
+        page.CacheFilter, page.CreatedFilter, page.EndedFilter, CauseFilter,
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
@@ -287,8 +270,11 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = TEXTS
-    search_help_text = (
-        f"Searches the newest {SEARCHED:,} by tool, caller, error and key; all by complete id or tool name"
+    search_help_text = format_lazy(
+        gettext_lazy(
+            "Searches the newest {} by tool, caller, error and key; all by complete id or tool name"
+        ),
+        f"{SEARCHED:,}",
     )
     buttons = ("cancel",)
     change_form_outer_before_template = "executions/admin/execution.html"
@@ -300,8 +286,9 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
         return [
             live,
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
+            path("failures/", guarded(show_failures), name="executions_failures"),
+            path("failures/again/", guarded(ask_to_run_again), name="executions_again"),
             path("usage/", guarded(show_usage), name="executions_usage"),
-            path("usage/uncalled/", guarded(show_uncalled), name="executions_uncalled"),
             path(
                 "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
             ),
@@ -319,26 +306,36 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
     def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
         return rows.matching(*words)  # type: ignore[attr-defined,no-any-return]
 
-    tool = column("tool name", "tool_name", wrapped)
-    created = column("created", "created_at")
-    took = column("took", "duration_ms", duration, sorts=False)
+    created = column(gettext_lazy("created"), "created_at")
+    took = column(gettext_lazy("took"), "duration_ms", duration, sorts=False)
 
-    @admin.display(description="state", ordering="state")
-    def state_shown(self, execution: Execution) -> SafeString:
-        return state_badge(execution)
+    @display(description=gettext_lazy("state"), ordering="state", label=page.STATE_BADGES)  # type: ignore[untyped-decorator]
+    def state_shown(self, execution: Execution) -> tuple[str, str]:
+        words = [execution.state_label]
+        if execution.state == State.RUNNING and execution.progress_percent is not None:
+            words.append(f"{execution.progress_percent:g} %")
+        if execution.cached_at is not None:
+            words.append("cached")
+        return execution.state, ", ".join(words)
 
-    @admin.display(description="caller")
+    @admin.display(description=gettext_lazy("error"))
+    def error_shown(self, execution: Execution) -> str:
+        return cut_short(find_line(execution.error), SHOWN_ERROR) or DASH
+
+    @admin.display(description=gettext_lazy("called by"))
     def caller_shown(self, execution: Execution) -> str:
-        return execution.caller_name or execution.caller
+        return f"{execution.caller_name or execution.caller}, {execution.get_door_display()}"
 
-    @admin.display(description="progress")
-    def progress_shown(self, execution: Execution) -> str:
-        return DASH if execution.progress_percent is None else f"{execution.progress_percent:g} %"
+    def has_view_permission(self, request: HttpRequest, obj: Execution | None = None) -> bool:
+        return super().has_view_permission(request, obj) or page.may_see(request, obj)
+
+    def may_press_buttons_of(self, request: HttpRequest, obj: Execution | None) -> bool:
+        return self.may_press_buttons(request) or page.is_own_test(request, obj)
 
     def get_buttons(self, request: HttpRequest, obj: Execution) -> list[Button]:
         return [] if obj.is_settled else super().get_buttons(request, obj)
 
-    @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
+    @button(gettext_lazy("Cancel"), icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
         cancelling = cancel_execution(str(execution.pk), caller=page.caller_of(request))
         cancellation = run_without_connection(cancelling)
@@ -350,15 +347,17 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
         return describe_page(request, obj) | {
             "resolution": describe_resolution(obj) if resolvable else None,
             "interactions": self.shown_interactions(request, obj),
+            "questions": self.shown_questions(request, obj),
             "links": run_again(request, obj),
+            "like": like(obj),
             "poll_seconds": _poll_seconds(obj),
             "live_address": f"{live}?{urlencode({'state': _page_state(obj)})}",
         }
 
     def _live(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        if not (self.admin_site.has_permission(request) and self.has_view_permission(request)):
-            return HttpResponse(SIGNED_OUT)
         execution = Execution.objects.select_related("workflow__source").filter(pk=key).first()
+        if not (self.admin_site.has_permission(request) and self.has_view_permission(request, execution)):
+            return HttpResponse(SIGNED_OUT)
         if execution is None:
             return HttpResponse(GONE)
         request_poll_if_stale(execution)
@@ -395,16 +394,23 @@ class RunFilterForm(forms.Form):
     workflow = forms.CharField(required=False, max_length=255, widget=UnfoldAdminTextInputWidget)
     state = forms.ChoiceField(
         required=False,
-        choices=[("", "any"), *((state.value, state.value) for state in RunState)],
+        choices=[("", gettext_lazy("any")), *((state.value, state.value) for state in RunState)],
         widget=UnfoldAdminSelectWidget,
     )
     run = forms.CharField(
-        label="Run id begins with", required=False, max_length=255, widget=UnfoldAdminTextInputWidget
+        label=gettext_lazy("Run id begins with"),
+        required=False,
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget,
     )
-    started_after = forms.DateTimeField(label="Started after, UTC", required=False, widget=MomentInput)
-    started_before = forms.DateTimeField(label="Started before, UTC", required=False, widget=MomentInput)
+    started_after = forms.DateTimeField(
+        label=gettext_lazy("Started after"), required=False, widget=MomentInput
+    )
+    started_before = forms.DateTimeField(
+        label=gettext_lazy("Started before"), required=False, widget=MomentInput
+    )
     query = forms.CharField(
-        label="Filter in the engine's query language",
+        label=gettext_lazy("Filter in the engine's query language"),
         required=False,
         max_length=2_000,
         widget=UnfoldAdminTextInputWidget(attrs={"spellcheck": "false"}),
@@ -433,11 +439,11 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
     asked = request.GET.copy()
     asked["cursor"] = "" if page is None else page.next_cursor
     context = admin.site.each_context(request) | {
-        "title": f"Runs at the engine: {source.name}",
+        "title": _("Runs at the engine: %s") % source.name,
         "source": source,
         "form": form,
         "problem": problem,
-        "runs": None if page is None else table(HEADERS, map(_row, page.runs)),
+        "runs": None if page is None else [_show(run) for run in page.runs],
         "is_later_page": form.is_bound and bool(form["cursor"].value()),
         "next_page": f"?{asked.urlencode()}" if asked["cursor"] else "",
     }
@@ -452,48 +458,31 @@ def _read(source: Source, form: RunFilterForm) -> tuple[EngineRunPage | None, st
         return None, error.message
 
 
-def _row(run: EngineRun) -> list[Any]:
-    listed, ours, took = run.listed, DASH, DASH
-    if run.execution is not None:
-        ours = link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
+def _show(run: EngineRun) -> dict[str, Any]:
+    listed, took = run.listed, None
     if listed.started_at is not None and listed.finished_at is not None:
-        took = duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
-    state = badge(listed.told_state or listed.state.value, BADGES[listed.state])
-    return [
-        ago(listed.started_at),
-        shortened(listed.workflow, 40),
-        side_by_side([state]),
-        took,
-        ours,
-        format_html('<div class="min-w-0">{}{}</div>', chip(listed.run_id), _details(listed)),
-    ]
-
-
-def _details(run: ListedRun) -> SafeString | str:
-    if not run.details:
-        return ""
-    folded = '<details class="mt-1"><summary class="cursor-pointer text-link">Details</summary>{}</details>'
-    return format_html(folded, pretty_json(run.details))
+        took = round((listed.finished_at - listed.started_at).total_seconds() * 1000)
+    return {
+        "listed": listed,
+        "state": listed.told_state or listed.state.value,
+        "look": BADGES[listed.state],
+        "took": took,
+        "execution": run.execution,
+        "details": readable_json(listed.details) if listed.details else "",
+    }
 
 
 def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if not (request.user.has_perm(MAY_LOOK) and present_capabilities(source).can_list_runs):
-        return ("Runs at the engine", "")
-    address = reverse("admin:executions_engine_runs", args=[source.pk])
-    return ("Runs at the engine", format_html('<a class="text-link" href="{}">All runs</a>', address))
+        return (_("Runs at the engine"), "")
+    return (_("Runs at the engine"), link(_("All runs"), "executions_engine_runs", source.pk))
 
 
 def webhook_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if not present_capabilities(source).reports_ends:
-        return ("Webhook", "")
-    received = "nothing delivered yet"
-    if source.webhook_received_at is not None:
-        received = format_html("last delivery {}", ago(source.webhook_received_at))
-    lines: list[Any] = [chip(webhook_address(source)), received]
-    if source.webhook_refused_at is not None:
-        refused = ago(source.webhook_refused_at)
-        lines.append(format_html("last refusal {}: {}", refused, source.webhook_refusal))
-    return ("Webhook", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
+        return (_("Webhook"), "")
+    shown = {"address": webhook_address(source), "source": source}
+    return (_("Webhook"), page.Part("executions/admin/webhook.html", shown))
 
 
 def executions_consequence(sources: list[Source]) -> str:
@@ -501,10 +490,12 @@ def executions_consequence(sources: list[Source]) -> str:
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
     active = theirs.active().count()
     others = theirs.count() - active
-    followed = "execution is" if active == 1 else "executions are"
-    parts = [
-        f"{active:,} {followed} running and will no longer be followed" if active else "",
-        f"{others:,} {'remains' if others == 1 else 'remain'} on record" if others else "",
-    ]
-    listed = "; ".join(filter(None, parts))
-    return f"Executions: {listed}." if listed else ""
+    followed = ngettext(
+        "%(count)s execution is running and will no longer be followed",
+        "%(count)s executions are running and will no longer be followed",
+        active,
+    )
+    kept = ngettext("%(count)s remains on record", "%(count)s remain on record", others)
+    counts = ((followed, active), (kept, others))
+    listed = "; ".join(words % {"count": f"{count:,}"} for words, count in counts if count)
+    return _("Executions: %s.") % listed if listed else ""

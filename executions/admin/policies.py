@@ -6,23 +6,24 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, gettext_lazy
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, FixedRowsMixin, ReadOnlyMixin, button, column
-from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
+from catalogue.admin.rendering import DASH, ago, link
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Workflow
 from catalogue.naming import counted
+from executions.admin.page import Part
 from executions.models import CachedResult, CachePolicy, CacheUse, Retention
 from executions.models.result_cache import evict_excess, remove_results
-from executions.result_cache import CacheFigures, cache_figures, clear_results
+from executions.result_cache import cache_figures, clear_results
 
 MAY_CLEAR = "executions.delete_cachedresult"
 MAY_LOOK = "executions.view_cacheuse"
-WORKFLOWS, USES = "catalogue_workflow_changelist", "executions_cacheuse_changelist"
 RESULTS = "executions_cachedresult_changelist"
 
 
@@ -55,38 +56,17 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
                 request, f"{counted(evicted, 'result was', 'results were')} evicted to stay within the limit."
             )
 
-    @button("Clear", icon="mop", variant="danger", confirm="Remove all cached results?")
+    @button(gettext_lazy("Clear"), icon="mop", variant="danger", confirm="Remove all cached results?")
     def clear_all(self, request: HttpRequest, policy: CachePolicy) -> None:
         messages.success(request, f"Cleared: {counted(clear_results(), 'result')}.")
 
     def panel(self, request: HttpRequest, obj: CachePolicy) -> dict[str, Any]:
         figures = cache_figures()
-        cached = Workflow.objects.cached().count()
         return {
-            "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
-            "facts": [
-                ("Workflows that use it", link_if_allowed(request, cached, WORKFLOWS, query="?cache=cached")),
-                ("Statistics by workflow", link_if_allowed(request, "All workflows", USES, otherwise="")),
-                ("Results", link_if_allowed(request, f"{figures.entries:,}", RESULTS)),
-                ("Size", f"{filesizeformat(figures.bytes)} of {filesizeformat(figures.max_bytes)}"),
-                *_facts(figures),
-                ("Cleaned", exactly(obj.cleaned_at)),
-            ],
+            "figures": figures,
+            "hit_rate": _share(figures.hits, figures.misses),
+            "workflows": Workflow.objects.cached().count(),
         }
-
-
-def _facts(figures: CacheFigures) -> list[tuple[str, str]]:
-    return [
-        ("Hits", f"{figures.hits:,}"),
-        ("Misses", f"{figures.misses:,}"),
-        ("Hit rate", _share(figures.hits, figures.misses)),
-        ("Fresh runs requested", f"{figures.refreshes:,}"),
-        ("Stored", f"{figures.stored:,}"),
-        ("Too large", f"{figures.oversized:,}"),
-        ("Evicted", f"{figures.evictions:,}"),
-        ("Expired", f"{figures.expired:,}"),
-        ("Cleared", f"{figures.cleared:,}"),
-    ]
 
 
 def _share(hits: int, misses: int) -> str:
@@ -109,30 +89,32 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
     def has_clear_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(MAY_CLEAR)
 
-    @admin.action(description="Clear the cached results of selected workflows", permissions=["clear"])
+    @admin.action(
+        description=gettext_lazy("Clear the cached results of selected workflows"), permissions=["clear"]
+    )
     def clear(self, request: HttpRequest, queryset: QuerySet[CacheUse]) -> None:
         workflows = Workflow.objects.filter(cache_use__in=queryset)
         record_change(actor_of(request), workflows.only("tool_name"), "Cleared its cached results.")
         cleared = clear_results(list(queryset.values_list("pk", flat=True)))
         messages.success(request, f"Cleared: {counted(cleared, 'result')}.")
 
-    @admin.display(description="workflow", ordering="workflow__tool_name")
+    @admin.display(description=gettext_lazy("workflow"), ordering="workflow__tool_name")
     def workflow_shown(self, use: CacheUse) -> SafeString:
         return link(use.workflow.tool_name, "catalogue_workflow_change", use.pk)
 
-    @admin.display(description="cached for", ordering="workflow__cache_seconds")
+    @admin.display(description=gettext_lazy("cached for"), ordering="workflow__cache_seconds")
     def answers_for(self, use: CacheUse) -> str:
         seconds = use.workflow.effective_cache_seconds
         return "no longer cached" if seconds is None else f"{seconds:,} s"
 
-    @admin.display(description="results", ordering="entries")
+    @admin.display(description=gettext_lazy("results"), ordering="entries")
     def results(self, use: CacheUse) -> SafeString:
         return link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
 
-    size = column("size", "bytes", filesizeformat)
-    cleared_last = column("last cleared", "cleared_at")
+    size = column(gettext_lazy("size"), "bytes", filesizeformat)
+    cleared_last = column(gettext_lazy("last cleared"), "cleared_at")
 
-    @admin.display(description="hit rate")
+    @admin.display(description=gettext_lazy("hit rate"))
     def hit_rate(self, use: CacheUse) -> str:
         return _share(use.hits, use.misses)
 
@@ -152,47 +134,48 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     list_per_page = 50
     newest_by = "last_used_at"
     search_fields = ("workflow__tool_name",)
-    search_help_text = f"Searches the tool name, in the {SEARCHED:,} most recently used results"
+    search_help_text = format_lazy(
+        gettext_lazy("Searches the tool name, in the {} most recently used results"),
+        f"{SEARCHED:,}",
+    )
     actions = ("forget",)
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(MAY_CLEAR)
 
-    @admin.action(description="Remove the selected results", permissions=["clear"])
+    @admin.action(description=gettext_lazy("Remove the selected results"), permissions=["clear"])
     def forget(self, request: HttpRequest, queryset: QuerySet[CachedResult]) -> None:
         workflows = Workflow.objects.filter(cached_results__in=queryset).distinct()
         record_change(actor_of(request), workflows.only("tool_name"), "Removed some of its cached results.")
         removed = remove_results(queryset.values_list("pk", flat=True), counted_as="cleared")
         messages.success(request, f"Removed: {counted(removed, 'result')}.")
 
-    @admin.display(description="workflow", ordering="workflow__tool_name")
+    @admin.display(description=gettext_lazy("workflow"), ordering="workflow__tool_name")
     def workflow_shown(self, result: CachedResult) -> SafeString:
         return link(result.workflow.tool_name, "catalogue_workflow_change", result.workflow_id)
 
-    size_shown = column("size", "size", filesizeformat)
-    age = column("age", "created_at")
-    expires = column("expires", "expires_at")
+    size_shown = column(gettext_lazy("size"), "size", filesizeformat)
+    age = column(gettext_lazy("age"), "created_at")
+    expires = column(gettext_lazy("expires"), "expires_at")
 
-    @admin.display(description="last used", ordering="last_used_at")
+    @admin.display(description=gettext_lazy("last used"), ordering="last_used_at")
     def used(self, result: CachedResult) -> str:
         return ago(result.last_used_at) if result.hits else DASH
 
-    @admin.display(description="run")
+    @admin.display(description=gettext_lazy("run"))
     def run(self, result: CachedResult) -> str:
         if result.execution_id is None:
             return DASH
-        return link("its record", "executions_execution_change", result.execution_id)
+        return link(gettext("its record"), "executions_execution_change", result.execution_id)
 
 
-def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
-    """Returns the label and the counts for a workflow's page; empty if its results were never cached."""
+def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Part | None]:
+    """Returns the label and the counts for a workflow's page; None if its results were never cached."""
     use = CacheUse.objects.filter(pk=workflow.pk).first() if request.user.has_perm(MAY_LOOK) else None
     if use is None:
-        return ("Cached results", "")
-    found = link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
-    hits, misses = counted(use.hits, "hit"), counted(use.misses, "miss", "misses")
-    counts = f"{hits}, {misses}, {_share(use.hits, use.misses)}"
-    return ("Cached results", format_html("{} ({}, {} hit rate)", found, filesizeformat(use.bytes), counts))
+        return (gettext("Cached results"), None)
+    shown = {"use": use, "hit_rate": _share(use.hits, use.misses)}
+    return (gettext("Cached results"), Part("executions/admin/cached_results.html", shown))
 
 
 @admin.register(Retention)

@@ -3,6 +3,7 @@ from executions.models.execution import (
     ACTIVE,
     FINAL,
     OPEN,
+    RUNS_HIDDEN,
     CancelProgress,
     ErrorKind,
     ExecutionEvent,
@@ -15,12 +16,14 @@ from executions.models.execution import (
 )
 from executions.models.lifecycle import Execution
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
+from executions.models.subscription import Event, EventKind, EventNotice, Subscription
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
     "ACTIVE",
     "FINAL",
     "OPEN",
+    "RUNS_HIDDEN",
     "Approval",
     "ApprovalDecision",
     "ApprovalNotice",
@@ -30,6 +33,9 @@ __all__ = [
     "CachedResult",
     "CancelProgress",
     "ErrorKind",
+    "Event",
+    "EventKind",
+    "EventNotice",
     "Execution",
     "ExecutionEvent",
     "ExecutionPayload",
@@ -40,5 +46,6 @@ __all__ = [
     "StandingApproval",
     "State",
     "StatisticsState",
+    "Subscription",
     "WorkerPresence",
 ]  # fmt: skip

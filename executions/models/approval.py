@@ -8,9 +8,11 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from audit.models import Entry, Proven, as_text
 from catalogue.models import Workflow
+from executions.models.notice import Notice
 
 
 class ApprovalQuerySet(models.QuerySet["Approval"]):
@@ -34,12 +36,12 @@ class Approval(Proven):
     """Why an execution needs approval, and the outcome; one row for each such call."""
 
     class State(models.TextChoices):
-        WAITING = "waiting", "waiting"
-        APPROVED = "approved", "approved"
-        REFUSED = "refused", "refused"
-        EXPIRED = "expired", "expired"
-        CANCELLED = "cancelled", "cancelled by the caller"
-        OUTDATED = "outdated", "the workflow has changed"
+        WAITING = "waiting", _("waiting")
+        APPROVED = "approved", _("approved")
+        REFUSED = "refused", _("refused")
+        EXPIRED = "expired", _("expired")
+        CANCELLED = "cancelled", _("cancelled by the caller")
+        OUTDATED = "outdated", _("the workflow has changed")
 
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="approval"
@@ -102,8 +104,8 @@ class ApprovalDecision(Proven):
     """One person's answer."""
 
     class Verdict(models.TextChoices):
-        APPROVE = "approve", "approved"
-        REFUSE = "refuse", "refused"
+        APPROVE = "approve", _("approved")
+        REFUSE = "refuse", _("refused")
 
     approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="decisions")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
@@ -174,26 +176,20 @@ class StandingApproval(Proven):
         return self.revoked_at is None and self.until > timezone.now()
 
 
-class ApprovalNotice(models.Model):
-    """A message to send, or sent; written in the transaction that it reports."""
+class ApprovalNotice(Notice):
+    """Written in the transaction that it reports."""
 
     class Kind(models.TextChoices):
-        REQUESTED = "requested", "approval requested"
-        DECIDED = "decided", "decided"
+        REQUESTED = "requested", _("approval requested")
+        DECIDED = "decided", _("decided")
 
     class Channel(models.TextChoices):
-        EMAIL = "email", "e-mail"
-        WEBHOOK = "webhook", "webhook"
+        EMAIL = "email", _("e-mail")
+        WEBHOOK = "webhook", _("webhook")
 
     approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="notices")
     kind = models.CharField(max_length=10, choices=Kind.choices)
     channel = models.CharField(max_length=10, choices=Channel.choices)
-    created_at = models.DateTimeField(default=timezone.now)
-    next_attempt_at = models.DateTimeField(default=timezone.now)
-    attempts = models.PositiveIntegerField(default=0)
-    sent_at = models.DateTimeField(null=True)
-    given_up_at = models.DateTimeField(null=True)
-    error = models.TextField(blank=True)
 
     class Meta:
         ordering = ("pk",)
@@ -208,3 +204,11 @@ class ApprovalNotice(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()} by {self.get_channel_display()}"
+
+    @property
+    def message_id(self) -> str:
+        return f"approval-notice-{self.pk}"
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        return {"execution": self.approval_id}

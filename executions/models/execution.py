@@ -17,6 +17,9 @@ from django.core.validators import MaxValueValidator
 from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from access.callers import Caller
 from audit.models import ProofField, is_proof, make_proof
@@ -31,15 +34,15 @@ SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved 
 
 
 class State(models.TextChoices):
-    UNAPPROVED = "unapproved", "waiting for approval"
-    PENDING = "pending", "waiting to be started"
-    STARTING = "starting", "being started"
-    RUNNING = "running", "running"
-    COMPLETED = "completed", "completed"
-    FAILED = "failed", "failed"
-    CANCELLED = "cancelled", "cancelled"
-    TIMED_OUT = "timed_out", "timed out"
-    UNCONFIRMED = "unconfirmed", "unconfirmed"
+    UNAPPROVED = "unapproved", _("waiting for approval")
+    PENDING = "pending", _("waiting to be started")
+    STARTING = "starting", _("being started")
+    RUNNING = "running", _("running")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+    TIMED_OUT = "timed_out", _("timed out")
+    UNCONFIRMED = "unconfirmed", _("unconfirmed")
 
 
 ACTIVE = (State.PENDING, State.STARTING, State.RUNNING)
@@ -48,29 +51,32 @@ FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 
 class CancelProgress(models.TextChoices):
-    REQUESTED = "requested", "requested; not sent to the engine yet"
-    SENT = "sent", "sent to the engine; not confirmed yet"
-    CONFIRMED = "confirmed", "cancelled"
-    REFUSED = "refused", "the engine refused"
-    TOO_LATE = "too_late", "it ended before it could be cancelled"
+    REQUESTED = "requested", _("requested; not sent to the engine yet")
+    SENT = "sent", _("sent to the engine; not confirmed yet")
+    CONFIRMED = "confirmed", _("cancelled")
+    REFUSED = "refused", _("the engine refused")
+    TOO_LATE = "too_late", _("it ended before it could be cancelled")
 
 
 class FailureEffect(models.TextChoices):
-    """What a failure left behind, which decides what may be done next; a line of the timeline."""
+    """What a failure left behind, which decides what may be done next. A line of the timeline, so English."""
 
     MAY_HAVE_EFFECT = "may_have_effect", "The action may have taken effect all the same."
     NO_OTHER_ARGUMENTS = "no_other_arguments", "Other arguments would not help."
-    NOTHING_DONE = "nothing_done", "The engine was not reached, or asks to be called later. Nothing was done."
+    NOTHING_DONE = (
+        "nothing_done",
+        "The engine was not reached, or asks to be called later. Nothing was done.",
+    )
 
 
 class ErrorKind(models.TextChoices):
     """The five kinds of B5."""
 
-    DISCOVERY = "discovery", "discovery"
-    VALIDATION = "validation", "validation"
-    EXECUTION = "execution", "execution"
-    TIMEOUT = "timeout", "timeout"
-    CONFIGURATION = "configuration", "configuration"
+    DISCOVERY = "discovery", _("discovery")
+    VALIDATION = "validation", _("validation")
+    EXECUTION = "execution", _("execution")
+    TIMEOUT = "timeout", _("timeout")
+    CONFIGURATION = "configuration", _("configuration")
 
 
 class ExecutionEvent(models.Model):
@@ -91,11 +97,12 @@ EVENT_COLUMNS = ("execution_id", "at", "kind", "message")
 
 class ExecutionRecord(models.Model):
     class Door(models.TextChoices):
-        MCP = "mcp", "MCP"
-        REST = "rest", "REST"
-        ADMIN = "admin", "admin"
-        COMMAND = "command", "command line"
-        WORKFLOW = "workflow", "natural-language request"
+        MCP = "mcp", _("MCP")
+        REST = "rest", _("REST")
+        ADMIN = "admin", _("admin")
+        TEST = "test", _("test run")  # By a curator in the admin; the statistics do not count it
+        COMMAND = "command", _("command line")
+        WORKFLOW = "workflow", _("natural-language request")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     # No index of its own: execution_by_workflow begins with it.
@@ -105,8 +112,8 @@ class ExecutionRecord(models.Model):
     # Copied, so that the record is readable after its workflow is deleted.
     tool_name = models.CharField(max_length=64)
     workflow_name = models.CharField(max_length=255)
-    upstream_id = models.CharField("engine's workflow id", max_length=255)
-    source_name = models.CharField("source", max_length=64)
+    upstream_id = models.CharField(_("engine's workflow id"), max_length=255)
+    source_name = models.CharField(_("source"), max_length=64)
     caller = models.CharField(max_length=100, help_text="Who started it, e.g. token:7 or user:1.")
     caller_name = models.CharField(max_length=255, blank=True)
     door = models.CharField(max_length=10, choices=Door.choices)
@@ -165,10 +172,18 @@ class ExecutionRecord(models.Model):
     traceparent = models.CharField(  # noqa: DJ001
         max_length=55, null=True, editable=False, help_text="The W3C trace context that steps continue."
     )
-    input_request = models.BigIntegerField(
-        null=True, editable=False, help_text="The questions to its caller that are not answered yet."
+    had_card = models.BooleanField(
+        null=True, editable=False, help_text="Whether a card showed it in a chat. Null: no."
     )
-    run_id = models.CharField("engine's run id", max_length=255, blank=True)
+    input_request = models.BigIntegerField(
+        null=True, editable=False, help_text="The questions to people that are not answered yet."
+    )
+    question_answered_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When a person last answered what it asks. Empty: no answer is on its way to the engine.",
+    )
+    run_id = models.CharField(_("engine's run id"), max_length=255, blank=True)
     correlation_id = models.CharField(max_length=255, blank=True)
     progress = models.FloatField(null=True, help_text="Percent, as the engine reports it.")
     progress_message = models.CharField(max_length=500, blank=True)
@@ -338,8 +353,13 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_asking(self) -> bool:
-        """Returns whether it waits for input from its caller. One whose process died asks nothing."""
-        return self.input_request is not None and self.state == State.STARTING
+        """Returns whether it waits for input from people. A start whose process died asks nothing."""
+        return self.input_request is not None and self.state in (State.STARTING, State.RUNNING)
+
+    @property
+    def is_paused(self) -> bool:
+        """Returns whether a run that the engine follows by itself waits for a person's answer."""
+        return self.input_request is not None and self.state == State.RUNNING
 
     @property
     def is_unapproved(self) -> bool:
@@ -369,9 +389,11 @@ class ExecutionRecord(models.Model):
     @property
     def state_label(self) -> str:
         if self.is_queued:
-            return "waiting in the queue"
+            return gettext("waiting in the queue")
         if self.state == State.RUNNING and self.overdue_since is not None:
-            return "being ended, as its timeout has passed"
+            return gettext("being ended, as its timeout has passed")
+        if self.is_paused:
+            return gettext("waiting for a person's answer")
         return self.get_state_display()
 
     @property
@@ -392,6 +414,11 @@ class ExecutionRecord(models.Model):
     @property
     def progress_percent(self) -> float | None:
         return 100.0 if self.state == State.COMPLETED else self.progress
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the statistics count its end."""
+        return self.door != self.Door.TEST
 
     @property
     def succeeded(self) -> bool:
@@ -447,6 +474,7 @@ def milliseconds_between(
     return max(0, round((ended - begun).total_seconds() * 1000))
 
 
+RUNS_HIDDEN = (ExecutionRecord.Door.ADMIN, ExecutionRecord.Door.TEST)  # Also what agents do not see
 # Steps through the index from name to name: many rows, few names.
 SOURCE_NAMES = (
     "WITH RECURSIVE known(name) AS ("
@@ -502,6 +530,10 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         unended = self.filter(admitted_at__isnull=False, finished_at=None)
         return unended.exclude(state="unconfirmed")
 
+    def paused(self) -> Self:
+        """Those that wait for a person's answer."""
+        return self.under_way().filter(state="running", input_request__isnull=False)
+
     def matching(self, *texts: str) -> Self:
         """Queries immediately: the newest with each text in a name, id or error; all with that id or tool."""
         found = long_lists.search_newest(self, texts, TEXTS, by="created_at")
@@ -530,7 +562,7 @@ SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting calle
 
 
 def _days(
-    default: int, verbose_name: str, help_text: str
+    default: int, verbose_name: str, help_text: Any
 ) -> models.PositiveIntegerField[int | None, int | None]:
     return models.PositiveIntegerField(
         verbose_name,
@@ -538,7 +570,9 @@ def _days(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_DAYS)],
-        help_text=f"{help_text} In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.",
+        help_text=format_lazy(
+            "{} {}", help_text, _("In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.")
+        ),
     )
 
 
@@ -550,33 +584,44 @@ class Retention(Recorded):
     keep_records_days = _days(
         90,
         "keep executions for",
-        "After this time, an execution that has ended is removed with all its data: who ran what, "
-        "when, how it ended, and the engine's error message. Natural-language requests are removed at the "
-        "same age.",
+        _(
+            "After this time, an execution that has ended is removed with all its data: who ran what, "
+            "when, how it ended, and the engine's error message. Natural-language requests are "
+            "removed at the "
+            "same age."
+        ),
     )
     keep_payloads_days = _days(
         30,
         "keep payloads for",
-        "After this time, the input, the output and the engine's raw responses are removed, and the texts of "
-        "natural-language requests; the record remains and says so.",
+        _(
+            "After this time, the input, the output and the engine's raw responses are removed, "
+            "and the texts of "
+            "natural-language requests; the record remains and says so."
+        ),
     )
     keep_events_days = _days(
         30,
         "keep timelines for",
-        "After this time, the timeline is removed; the execution remains and says so.",
+        _("After this time, the timeline is removed; the execution remains and says so."),
     )
     keep_discovery_runs_days = _days(
-        30, "keep discovery runs for", "After this time, the record of a source's discovery run is removed."
+        30,
+        "keep discovery runs for",
+        _("After this time, the record of a source's discovery run is removed."),
     )
     keep_statistics_days = _days(
         730,
         "keep statistics for",
-        "After this time, the hourly sums behind charts, usage and REST's statistics are removed. They are "
-        "small, contain no arguments, results or errors, and outlast the executions.",
+        _(
+            "After this time, the hourly sums behind charts, usage and REST's statistics are "
+            "removed. They are "
+            "small, contain no arguments, results or errors, and outlast the executions."
+        ),
     )
 
     class Meta:
-        verbose_name_plural = "retention"
+        verbose_name_plural = _("retention")
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_retention")]
 
     def __str__(self) -> str:
@@ -629,6 +674,12 @@ class ExecutionPayload(models.Model):
     input = JSONTextField(
         default=dict, null=True, help_text="Empty once the retention policy has removed it."
     )
+    changed_input = JSONTextField(
+        null=True, help_text="What an approver changed it to, which the approval binds. Null: nobody has."
+    )
+    changed_by = models.CharField(
+        max_length=150, blank=True, default="", db_default="", help_text="That approver."
+    )
     output = JSONTextField(null=True)
     content = JSONTextField(
         null=True, help_text="The output as MCP content blocks, if the engine returns them."
@@ -648,6 +699,11 @@ class ExecutionPayload(models.Model):
 
     def __str__(self) -> str:
         return f"payload of {self.pk}"
+
+    @property
+    def sent_input(self) -> Any:
+        """What the engine gets."""
+        return self.input if self.changed_input is None else self.changed_input
 
     def make_proof(self, name: str) -> str | None:
         row = vars(self.execution)
@@ -718,13 +774,19 @@ def digest_of_values(*values: Any) -> str:
 
 
 class InputRequest(models.Model):
-    """The open question of a run to its caller; removed once the run has the answers."""
+    """What a run asks people: during its start its caller, later whoever may answer. Removed once the run has
+    the answers, or has ended."""
 
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, related_name="asked_input"
     )
     requests = JSONTextField(help_text="MCP's requests to a client, by key.")
     responses = JSONTextField(default=dict, help_text="Their results so far, by key.")
+    # Null, so that older code, without these columns, can write rows during a rolling upgrade.
+    questions = JSONTextField(
+        null=True, help_text="What polls report, by the engine's ids; see executions.questions."
+    )
+    answers = JSONTextField(null=True, help_text="What the engine is to get, by the same ids.")
 
     class Meta:
         default_permissions = ()

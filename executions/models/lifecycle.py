@@ -147,6 +147,7 @@ class Execution(Transitions):
             next_attempt_at=RawSQL("COALESCE(end_reported_at, %s)", [adapt_time(next_attempt_at)]),
             attempts=0,
             not_found=0,
+            input_request=None,  # Of a process that died during the start
         )
         if moved:
             self.next_attempt_at = next_attempt_at
@@ -305,6 +306,14 @@ class Execution(Transitions):
         """The run has its answers or no longer needs them."""
         return self._transition([State.STARTING], *events, input_request=None, progress_message="")
 
+    def ask_people(
+        self, asked: int | None, *events: Event, answered_at: datetime | None, **changes: Any
+    ) -> bool:
+        """What the run waits for changed, or people answered; under a lock on its row. Its result depends on
+        the answers, and so answers no other call."""
+        changes |= {"input_request": asked, "question_answered_at": answered_at, "cache_key": ""}
+        return self._transition([State.RUNNING], *events, **changes)
+
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         return progress | engine_times(snapshot)
@@ -379,6 +388,8 @@ class Execution(Transitions):
         if unless_reported:
             planned = "CASE WHEN end_reported_at > %s THEN end_reported_at ELSE %s END"
             parameters.insert(0, adapt_time(self.end_reported_at or self.created_at))
+        if self.input_request is not None and self.question_answered_at is None:
+            planned = f"COALESCE(question_answered_at, {planned})"
         if self.cancel_requested_at is None:
             planned = f"COALESCE(cancel_requested_at, {planned})"
         if release:
@@ -486,6 +497,13 @@ class Execution(Transitions):
             [State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out
         )
 
+    def change_input(self, changed: Any, why: str, *, by: str, approval_hash: str) -> bool:
+        """While it waits for approval, which must bind what is sent then."""
+        payload = {"changed_input": changed, "changed_by": by[:150]}
+        return self._transition(
+            [State.UNAPPROVED], ("input_changed", why), payload=payload, approval_hash=approval_hash
+        )
+
     def approve(self, why: str) -> bool:
         """Into the queue; its timeout starts again when it is admitted."""
         now = timezone.now()
@@ -581,6 +599,8 @@ class StartRequest:
     may_reattach: bool = False  # Whether it may be a retry after a lost connection
     fresh: bool = False  # Whether a cached result may not answer
     may_be_hidden: bool = False  # Whether a workflow may run that is hidden from agents
+    by_card: bool = False  # Whether a workflow may run that is only for apps
+    in_any_toolset: bool = False  # Whether one may run that only toolsets of the caller show
     client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
     id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
 
@@ -601,6 +621,7 @@ def new_execution(
         door=request.door,
         toolset=request.caller.toolset or "",
         input_characters=size_of(request.arguments),
+        had_card=bool(request.client.get("cards")),
         arguments_hash=digest,
         request_id=traces.request_id.get() or None,
         traceparent=traces.current_traceparent(),
@@ -635,6 +656,6 @@ def insert_execution(
         insertion_of(execution),
         insertion_of(stored),
         insertion(ExecutionEvent, EVENT_COLUMNS, lines),
-        *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
+        *([usage_insertion([end_of(execution, {})])] if execution.is_final and execution.is_counted else []),
     )
     execution._state.adding = stored._state.adding = False

@@ -17,6 +17,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import DatabaseError, connection, models, transaction
 from django.db.models import Count, F, Sum
 from django.db.models.expressions import RawSQL
+from django.utils.translation import gettext_lazy as _
 from loguru import logger
 
 from catalogue.fields import JSONTextField
@@ -35,26 +36,30 @@ class CachePolicy(Recorded):
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(
-        default=True, help_text="Off: no result is stored or used; existing ones stay until they expire."
+        default=True, help_text=_("Off: no result is stored or used; existing ones stay until they expire.")
     )
     max_bytes = models.PositiveBigIntegerField(
-        "limit",
+        _("limit"),
         default=100 * MEGABYTE,
         validators=[MinValueValidator(1024), MaxValueValidator(1024 * 1024 * MEGABYTE)],
-        help_text="Bytes of all results together. Beyond it the least recently used are evicted; "
-        "a result larger than a tenth of it is not cached.",
+        help_text=_(
+            "Bytes of all results together. Beyond it the least recently used are evicted; "
+            "a result larger than a tenth of it is not cached."
+        ),
     )
     cleanup_seconds = models.PositiveIntegerField(
-        "cleanup interval",
+        _("cleanup interval"),
         default=300,
         validators=[MinValueValidator(10), MaxValueValidator(86_400)],
-        help_text="Seconds between two removals of expired results. Expired results are never used, "
-        "even before they are removed.",
+        help_text=_(
+            "Seconds between two removals of expired results. Expired results are never used, "
+            "even before they are removed."
+        ),
     )
     cleaned_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
-        verbose_name = verbose_name_plural = "result cache"
+        verbose_name = verbose_name_plural = _("result cache")
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_cache_policy")]
 
     def __str__(self) -> str:
@@ -70,28 +75,29 @@ class CacheUse(models.Model):
     workflow = models.OneToOneField(
         Workflow, on_delete=models.CASCADE, primary_key=True, related_name="cache_use"
     )
-    entries = models.PositiveBigIntegerField("results", default=0, help_text="Cached now.")
-    bytes = models.PositiveBigIntegerField(default=0, help_text="Of the results that are cached now.")
-    hits = models.PositiveBigIntegerField(default=0, help_text="Calls answered from the cache.")
-    misses = models.PositiveBigIntegerField(default=0, help_text="Calls that no result could answer.")
-    refreshes = models.PositiveBigIntegerField(default=0, help_text="Calls that asked for a fresh run.")
-    stored = models.PositiveBigIntegerField(default=0, help_text="Results that were stored in the cache.")
+    entries = models.PositiveBigIntegerField(_("results"), default=0, help_text=_("Cached now."))
+    bytes = models.PositiveBigIntegerField(default=0, help_text=_("Of the results that are cached now."))
+    hits = models.PositiveBigIntegerField(default=0, help_text=_("Calls answered from the cache."))
+    misses = models.PositiveBigIntegerField(default=0, help_text=_("Calls that no result could answer."))
+    refreshes = models.PositiveBigIntegerField(default=0, help_text=_("Calls that asked for a fresh run."))
+    stored = models.PositiveBigIntegerField(default=0, help_text=_("Results that were stored in the cache."))
     oversized = models.PositiveBigIntegerField(
-        default=0, help_text="Results that were too large for the cache."
+        default=0, help_text=_("Results that were too large for the cache.")
     )
     evictions = models.PositiveBigIntegerField(
-        default=0, help_text="Results that were evicted to make room for others."
+        default=0, help_text=_("Results that were evicted to make room for others.")
     )
-    expired = models.PositiveBigIntegerField(default=0, help_text="Results removed because of their age.")
-    cleared = models.PositiveBigIntegerField(default=0, help_text="Results cleared on request.")
+    expired = models.PositiveBigIntegerField(default=0, help_text=_("Results removed because of their age."))
+    cleared = models.PositiveBigIntegerField(default=0, help_text=_("Results cleared on request."))
     clearings = models.PositiveBigIntegerField(
-        default=0, help_text="How often it was cleared. Runs that began before the last time are not cached."
+        default=0,
+        help_text=_("How often it was cleared. Runs that began before the last time are not cached."),
     )
     cleared_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = "workflow in the result cache"
-        verbose_name_plural = "workflows in the result cache"
+        verbose_name = _("workflow in the result cache")
+        verbose_name_plural = _("workflows in the result cache")
 
     def __str__(self) -> str:
         return f"cached results of {self.workflow}"
@@ -120,12 +126,12 @@ class CachedResult(models.Model):
     workflow = models.ForeignKey(
         Workflow, on_delete=models.CASCADE, related_name="cached_results", db_index=False
     )
-    key = models.CharField(max_length=64, unique=True, help_text="See `cache_key`.")
+    key = models.CharField(max_length=64, unique=True, help_text=_("See `cache_key`."))
     execution = models.ForeignKey(
         "executions.Execution", null=True, on_delete=models.SET_NULL, related_name="+"
     )
-    size = models.PositiveBigIntegerField(help_text="Bytes of the output and its content blocks as JSON.")
-    created_at = models.DateTimeField(help_text="When the run ended.")
+    size = models.PositiveBigIntegerField(help_text=_("Bytes of the output and its content blocks as JSON."))
+    created_at = models.DateTimeField(help_text=_("When the run ended."))
     expires_at = models.DateTimeField(db_index=True)
     last_used_at = models.DateTimeField(db_index=True)
     hits = models.PositiveBigIntegerField(default=0)
@@ -206,7 +212,7 @@ class CachedOutput(models.Model):
     )
     output = JSONTextField()
     content = JSONTextField(
-        null=True, help_text="The output as MCP content blocks, if the engine returned them."
+        null=True, help_text=_("The output as MCP content blocks, if the engine returned them.")
     )
 
     def __str__(self) -> str:

@@ -4,12 +4,14 @@ On PostgreSQL what belongs together is one statement, and so needs no transactio
 """
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
 
@@ -85,6 +87,23 @@ def adapt_time(value: datetime | None) -> Any:
     if value is None or ONE_STATEMENT:
         return value
     return str(value.astimezone(UTC).replace(tzinfo=None))
+
+
+def find_row(model: type[Row], key: uuid.UUID) -> Row:
+    """By its primary key. Raises ObjectDoesNotExist."""
+    with connection.cursor() as cursor:
+        cursor.execute(_selection_text(model), [adapt_key(key)])
+        values = cursor.fetchone()
+    if values is None:
+        raise ObjectDoesNotExist
+    return read_row(model, values)
+
+
+@cache
+def _selection_text(model: type[models.Model]) -> str:
+    fields, key = model._meta.concrete_fields, model._meta.pk.column
+    names = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
+    return f"SELECT {names} FROM {_table_of(model)} WHERE {key} = %s"  # noqa: S608 - only names
 
 
 def read_row(model: type[Row], values: Iterable[Any]) -> Row:

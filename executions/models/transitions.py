@@ -22,6 +22,7 @@ from executions.models.execution import (
     ExecutionPayload,
     ExecutionRecord,
     FailureEffect,
+    InputRequest,
     State,
     prove_end,
     size_of,
@@ -42,6 +43,7 @@ from executions.models.usage import end_of, usage_insertion
 
 MESSAGE_CHARACTERS = 500  # Of a progress message
 NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
+ASKING = (State.STARTING, State.RUNNING)
 ONE_POLL: Mapping[str, Any] = {"polls": RawSQL("polls + 1", [])}
 Event = tuple[str, str]  # A line for the timeline: its kind and text
 
@@ -197,8 +199,9 @@ class Transitions(ExecutionRecord):
         now = changes.get("finished_at") or timezone.now()
         payload |= prove_end(vars(self) | changes, payload)
         others = self._statements(payload, events, now, only_if_changed=is_one)
-        if is_final:
+        if is_final and self.is_counted:
             others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))
+        others += self._withdraw_questions(changes, only_if_changed=is_one)
         moved = self._change(allowed, changes, others, when=when, ours=ours)
         if not moved:
             return False
@@ -212,6 +215,17 @@ class Transitions(ExecutionRecord):
         # The state last: a waiting request may read the instance while this thread writes it.
         self.state = changes.get("state", self.state)
         return True
+
+    @property
+    def has_asked(self) -> bool:
+        return self.input_request is not None or self.question_answered_at is not None
+
+    def _withdraw_questions(self, changes: dict[str, Any], *, only_if_changed: bool) -> list[Statement]:
+        if not self.has_asked or changes.get("state", self.state) in ASKING:
+            return []
+        changes |= {"input_request": None, "question_answered_at": None}
+        condition = "execution_id = %s" + (f" AND {ONLY_IF_CHANGED}" if only_if_changed else "")
+        return [(f"DELETE FROM {InputRequest._meta.db_table} WHERE {condition}", [adapt_key(self.pk)])]  # noqa: S608
 
     def _change(
         self,

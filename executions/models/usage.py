@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from django.db import connection, models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from access.callers import Caller
 from catalogue.models import Workflow
@@ -25,11 +26,11 @@ CACHED = "cached"
 
 
 class Outcome(models.TextChoices):
-    COMPLETED = State.COMPLETED.value, "completed"
-    CACHED = "cached", "answered from the result cache"
-    FAILED = State.FAILED.value, "failed"
-    CANCELLED = State.CANCELLED.value, "cancelled"
-    TIMED_OUT = State.TIMED_OUT.value, "timed out"
+    COMPLETED = State.COMPLETED.value, _("completed")
+    CACHED = "cached", _("answered from the result cache")
+    FAILED = State.FAILED.value, _("failed")
+    CANCELLED = State.CANCELLED.value, _("cancelled")
+    TIMED_OUT = State.TIMED_OUT.value, _("timed out")
 
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
@@ -72,12 +73,14 @@ class Sums:
     output_characters: int
     last_at: datetime
     caller_name: str
+    cards: int = 0
 
     def add(self, other: Sums) -> None:
         self.calls += other.calls
         self.milliseconds += other.milliseconds
         self.input_characters += other.input_characters
         self.output_characters += other.output_characters
+        self.cards += other.cards
         self.last_at = max(self.last_at, other.last_at)
 
 
@@ -108,6 +111,9 @@ class HourlyUsage(models.Model):
     milliseconds = models.PositiveBigIntegerField()
     input_characters = models.PositiveBigIntegerField()
     output_characters = models.PositiveBigIntegerField()
+    cards = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How many of them a card showed in a chat."
+    )
     last_at = models.DateTimeField(help_text="When the last of them ended.")
     caller_name = models.CharField(max_length=255, blank=True)
     is_folded = models.BooleanField(
@@ -218,6 +224,7 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
         milliseconds=milliseconds or 0,
         input_characters=execution.input_characters,
         output_characters=changes.get("output_characters", execution.output_characters),
+        cards=int(bool(execution.had_card)),
         last_at=finished_at,
         caller_name=execution.caller_name,
     )
@@ -225,7 +232,7 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
 
 
 COLUMNS = (*Key._fields, *Sums.__slots__, "is_folded")
-ADDED = ("calls", "milliseconds", "input_characters", "output_characters")
+ADDED = ("calls", "milliseconds", "input_characters", "output_characters", "cards")
 values_of = attrgetter(*Sums.__slots__)
 
 

@@ -15,6 +15,7 @@ from executions.approvals import (
     MAX_MINUTES,
     PERMISSION,
     Verdict,
+    change_arguments,
     decide,
     read_past,
     revoke_standing,
@@ -71,12 +72,24 @@ class PastRunSerializer(base.RowSerializer[Execution]):
 class ApprovalDetailSerializer(ApprovalSerializer):
     """A call that needs a person's approval, with what it would send and what the tool did before."""
 
-    arguments = serializers.JSONField(source="execution.payload.input", help_text="Null once removed.")
+    arguments = serializers.JSONField(
+        source="execution.payload.sent_input", help_text="What would be sent. Null once removed."
+    )
+    asked_arguments = serializers.JSONField(
+        source="execution.payload.input",
+        help_text="What the caller asked for: the same, unless an approver has changed it.",
+    )
+    arguments_changed_by = serializers.CharField(
+        source="execution.payload.changed_by", help_text="The approver who did. Empty: nobody."
+    )
     client = serializers.SerializerMethodField(help_text="The client's description of itself.")
     past = serializers.SerializerMethodField(help_text="What the tool's last 100 runs did.")
 
     class Meta(ApprovalSerializer.Meta):
-        fields = (*ApprovalSerializer.Meta.fields, "arguments", "client", "past")
+        fields = (
+            *ApprovalSerializer.Meta.fields, "binding", "arguments", "asked_arguments",
+            "arguments_changed_by", "client", "past",
+        )  # fmt: skip
 
     def get_client(self, approval: Approval) -> dict[str, Any]:
         client: dict[str, Any] = approval.execution.payload.metadata.get("client") or {}
@@ -96,10 +109,24 @@ class ApprovalDetailSerializer(ApprovalSerializer):
 class ApproveSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
     """Approves this call, or identical calls for a period."""
 
+    seen = serializers.CharField(
+        default="",
+        max_length=64,
+        help_text="The `binding` of the approval as it was read: if the arguments are others by now, nothing "
+        "is approved. Required for arguments that somebody has changed.",
+    )
+
     class Meta:
         model = ApprovalDecision
-        fields = ("minutes",)
+        fields = ("minutes", "seen")
         extra_kwargs = {"minutes": {"default": None, "min_value": 1, "max_value": MAX_MINUTES}}
+
+
+class ChangeArgumentsSerializer(base.StrictSerializer):
+    """Changes what the engine would get."""
+
+    arguments = serializers.DictField(help_text="All of them, as in `arguments` of the approval.")
+    seen = serializers.CharField(max_length=64, help_text="The `binding` of the approval as it was read.")
 
 
 class RefuseSerializer(base.StrictSerializer, serializers.ModelSerializer[ApprovalDecision]):
@@ -175,7 +202,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         **admin_access("executions.view_approval", "list", "retrieve"),
-        **admin_access(PERMISSION, "approve", "refuse"),
+        **admin_access(PERMISSION, "approve", "refuse", "change_arguments"),
     }
 
     @extend_schema(request=ApproveSerializer, responses=DECIDED)
@@ -185,6 +212,19 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         The last that is needed starts the call, with exactly the recorded arguments."""
         return self._decide(Verdict.APPROVE, ApproveSerializer)
 
+    @extend_schema(request=ChangeArgumentsSerializer, responses=DECIDED)
+    @action(detail=True, methods=["post"], url_path="change-arguments")
+    def change_arguments(self, request: Request, pk: str) -> Response:
+        """Change the arguments of a call.
+        They are validated as the caller's were. Approvals that were given before no longer count, and the
+        caller is told what was sent. The call still waits for approval."""
+        self._demand_person()
+        body = self.read_body(ChangeArgumentsSerializer)
+        approval = self.get_object()
+        change_arguments(approval.pk, user=request.user, **body)
+        self.record("Changed the arguments.", approval.execution)
+        return self.answer_with(approval)
+
     @extend_schema(request=RefuseSerializer, responses=DECIDED)
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
@@ -192,12 +232,15 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Executio
         The call ends, and the caller gets the reason. Nothing is started."""
         return self._decide(Verdict.REFUSE, RefuseSerializer)
 
-    def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
+    def _demand_person(self) -> None:
         if self.request.auth is not None:
             raise PermissionDenied(
                 "A person decides: sign in to the admin as staff. Access tokens can read approvals but "
                 "cannot decide them."
             )
+
+    def _decide(self, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
+        self._demand_person()
         answer = self.read_body(body)
         approval = self.get_object()
         decide(approval.pk, user=self.request.user, verdict=verdict, **answer)

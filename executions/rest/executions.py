@@ -12,6 +12,7 @@ from drf_spectacular.utils import (
     OpenApiParameter,
     OpenApiResponse,
     extend_schema,
+    extend_schema_field,
     extend_schema_view,
 )
 from rest_framework import mixins, serializers, status
@@ -20,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from access.callers import Caller, Scope
-from access.permissions import Access, admin_access
+from access.permissions import Access, admin_access, is_administrator
 from catalogue import tables
 from catalogue.database import run_without_connection
 from catalogue.models import Source
@@ -30,11 +31,14 @@ from catalogue.rest.views import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
+from executions.approvals import PERMISSION
 from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
 from executions.models import CancelProgress, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
+from executions.preflight import MAX_CALLS, Obstacle, PlannedCall, check_calls
+from executions.questions import answer_questions, describe_questions
 from executions.rest import shared
 from executions.starting import create_execution
 from executions.waiting import start_and_wait
@@ -147,6 +151,17 @@ class EventSerializer(base.RowSerializer[ExecutionEvent]):
         fields = ("at", "kind", "message")
 
 
+class QuestionSerializer(serializers.Serializer[Any]):
+    question = serializers.CharField(help_text="The engine's id of the question.")
+    message = serializers.CharField()
+    schema = base.JSONObjectField(help_text="The JSON Schema of the answer.")
+    url = serializers.CharField(help_text="Where the engine itself asks; else empty.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When the engine stops asking, if it tells.")
+    refusals = serializers.ListField(child=serializers.CharField(), help_text="Why answers were refused.")
+    answered_by = serializers.CharField(allow_null=True, help_text="Whose answer is on its way, if one is.")
+    answered_at = serializers.DateTimeField(allow_null=True)
+
+
 class CutSerializer(serializers.Serializer[Any]):
     payload = serializers.CharField()
     bytes = serializers.IntegerField()
@@ -162,6 +177,13 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         choices=CancelProgress.choices, allow_null=True, help_text="Of a request to cancel, if there was one."
     )
     input = shared.AnyJSONField(source="payload.input", help_text="The arguments.")
+    changed_input = shared.AnyJSONField(
+        source="payload.changed_input",
+        help_text="The arguments that were sent instead, if an approver has changed them; else null.",
+    )
+    arguments_changed_by = serializers.CharField(
+        source="payload.changed_by", help_text="The approver who changed the arguments; else empty."
+    )
     output = shared.AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
     content = serializers.ListField(
         child=serializers.DictField(),
@@ -173,6 +195,7 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         source="payload.start_answer", help_text="To the start, as the engine sent it."
     )
     status_answer = shared.AnyJSONField(source="payload.status_answer", help_text="The last, likewise.")
+    questions = serializers.SerializerMethodField(help_text="What a paused run asks people at present.")
     cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
     events = EventSerializer(many=True)
 
@@ -182,13 +205,18 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             "engine_started_at", "engine_updated_at", "engine_finished_at", "polls", "polled_at",
             "poll_failure", "overdue_since", "cancel_requested_at", "cancel_requested_by",
             "cancel_sent_at", "cancel_refusal", "cancel_progress", "looked_up_since", "metadata",
-            "payload_removed_at", "events_removed_at", "input", "output", "content", "start_answer",
-            "status_answer", "cut", "events",
+            "payload_removed_at", "events_removed_at", "input", "changed_input",
+            "arguments_changed_by", "output", "content", "start_answer", "status_answer", "questions", "cut",
+            "events",
         )  # fmt: skip
         extra_kwargs = ExecutionSerializer.Meta.extra_kwargs | {
             "payload_removed_at": {"source": "payload_pruned_at"},
             "events_removed_at": {"source": "events_pruned_at"},
         }
+
+    @extend_schema_field(QuestionSerializer(many=True))
+    def get_questions(self, execution: Execution) -> list[dict[str, Any]]:
+        return describe_questions(execution)
 
 
 class StartSerializer(base.StrictSerializer):
@@ -199,6 +227,36 @@ class StartSerializer(base.StrictSerializer):
     wait_seconds = serializers.IntegerField(
         default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="How long to wait for the result."
     )
+
+
+class PlannedCallSerializer(base.StrictSerializer):
+    tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
+    arguments = base.JSONObjectField(
+        default=None, allow_null=True, help_text="Checked if given. Null: not known yet."
+    )
+    schema_hash = serializers.CharField(
+        default="", max_length=64, help_text="Of the input schema for which the caller was written."
+    )
+
+
+class PlannedCallsSerializer(base.StrictSerializer):
+    calls = serializers.ListField(child=PlannedCallSerializer(), max_length=MAX_CALLS)
+
+
+class ObstacleSerializer(serializers.Serializer[Any]):
+    code = serializers.ChoiceField(choices=[(code.value, code.name) for code in Obstacle])
+    message = serializers.CharField()
+
+
+class VerdictSerializer(serializers.Serializer[Any]):
+    tool = serializers.CharField()
+    ready = serializers.BooleanField(help_text="Whether the call would start a run now.")
+    schema_hash = serializers.CharField(help_text="Of the present input schema; empty for an unknown tool.")
+    problems = ObstacleSerializer(many=True, required=False)
+
+
+class PreflightSerializer(serializers.Serializer[Any]):
+    calls = VerdictSerializer(many=True, help_text="In the order of the request.")
 
 
 class ResolveSerializer(base.StrictSerializer):
@@ -255,6 +313,13 @@ class TalkSerializer(base.StrictSerializer):
     arguments = base.JSONObjectField(default=dict, help_text="They must match its inputSchema.")
 
 
+class AnswerQuestionSerializer(base.StrictSerializer):
+    """A person's answer to a question of a paused run."""
+
+    question = serializers.CharField(max_length=4_000, help_text="Its id, as in `questions`.")
+    content = base.JSONObjectField(default=dict, help_text="It must match the question's schema.")
+
+
 class AnswerSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField(source="execution.pk")
     query = serializers.CharField()
@@ -292,10 +357,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         # A client that may start runs may read them.
         "retrieve": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "create": Access(Scope.RUN, "executions.add_execution"),
+        "preflight": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
         **admin_access("executions.change_execution", "resolve"),
         "query": Access(Scope.READ, "executions.view_execution"),
         "signal": Access(Scope.RUN, "executions.change_execution"),
+        "answer": Access(Scope.RUN, "executions.change_execution"),
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
@@ -359,6 +426,17 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
             headers[RENAMED[0]] = workflow.tool_name
         return Response(ExecutionDetailSerializer(execution).data, code, headers=headers)
 
+    @extend_schema(request=PlannedCallsSerializer, responses=PreflightSerializer, filters=False)
+    @action(detail=False, methods=["post"], pagination_class=None)
+    def preflight(self, request: Request) -> Response:
+        """Check calls.
+        Says which of them would start a run now, and why the others would not. Starts, records and counts
+        nothing. Callers who may see hidden workflows are told why they are hidden."""
+        calls = [PlannedCall(**one) for one in self.read_body(PlannedCallsSerializer)["calls"]]
+        explains = is_administrator(request)
+        verdicts = check_calls(calls, shared.caller_of(request), explains=explains)
+        return Response({"calls": [verdict.document for verdict in verdicts]})
+
     @extend_schema(
         responses={
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
@@ -418,6 +496,27 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         asked = self.read_body(TalkSerializer)
         sent = run_without_connection(signal_execution(pk, **asked, caller=shared.caller_of(request)))
         return self.answer_with(sent)
+
+    @extend_schema(
+        request=AnswerQuestionSerializer,
+        responses={
+            200: ExecutionDetailSerializer,
+            400: as_problem("The answer does not match the question's schema."),
+            403: as_problem("Only a signed-in approver may answer runs of this workflow."),
+            409: as_problem("The run does not ask this, or somebody has answered it."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def answer(self, request: Request, pk: str) -> Response:
+        """Answer a question of a run.
+        The answer is recorded and sent to the engine once; `questions` shows when it has arrived."""
+        asked = self.read_body(AnswerQuestionSerializer)
+        caller, execution = shared.caller_of(request), self.get_object()
+        is_approver = request.auth is None and request.user.has_perm(PERMISSION)
+        given = {asked["question"]: asked["content"]}
+        door = Execution.Door.REST
+        answer_questions(execution, given, by=caller.name, door=door, is_approver=is_approver)
+        return self.answer_with(execution)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:

@@ -18,7 +18,7 @@ from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet, Row
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.formats.lists import split_list
-from executions import approvals, engine_runs, interacting, refusals
+from executions import approvals, engine_runs, interacting, questions, refusals
 from executions.reading import UnknownExecution
 from executions.starting import read_idempotency_key
 
@@ -73,12 +73,16 @@ CODES: dict[type[Exception], int] = {
     approvals.UnknownApproval: 404,
     approvals.NotAllowed: 403,
     approvals.NotDecided: 409,
+    approvals.UnfitChange: 400,
     refusals.StartRefused: 400,
     refusals.UnknownTool: 404,
     refusals.IdempotencyConflict: 409,
     refusals.KeyOfOtherToolset: 409,
     refusals.Busy: 503,
     refusals.TooManyCalls: 429,
+    questions.AnswerRefused: 409,
+    questions.NotAllowedToAnswer: 403,
+    questions.UnfitAnswer: 400,
     interacting.InteractionRefused: 409,
     interacting.UnknownInteraction: 400,
     interacting.UnfitArguments: 400,
@@ -102,7 +106,8 @@ def as_refusal(error: Exception) -> Exception:
     message, is_start = str(error), isinstance(error, refusals.StartRefused)
     if isinstance(error, refusals.UnknownTool):
         message += " GET /api/workflows/ lists the available ones."
-    problems = [Problem(f"/arguments{one.path}", one.message) for one in getattr(error, "problems", ())]
+    member = "/content" if isinstance(error, questions.UnfitAnswer) else "/arguments"
+    problems = [Problem(f"{member}{one.path}", one.message) for one in getattr(error, "problems", ())]
     if place := PLACES.get(type(error)):
         problems = [Problem(place, message)]
     kind = "execution" if code >= status.HTTP_409_CONFLICT and not is_start else ""

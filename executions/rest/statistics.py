@@ -74,6 +74,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     failures = serializers.IntegerField(help_text="Executions that failed or timed out.")
     cancelled = serializers.IntegerField()
     cached = serializers.IntegerField(help_text="Answered from the result cache, without a run.")
+    cards = serializers.IntegerField(help_text="Shown by a card in a chat.")
     mean_ms = serializers.IntegerField(allow_null=True, help_text="Mean duration of runs that ended.")
     p50_ms = serializers.IntegerField(allow_null=True, help_text="Median duration, to within 20 %.")
     p95_ms = serializers.IntegerField(allow_null=True, help_text="95th percentile, to within 20 %.")

@@ -6,6 +6,7 @@ source allows that, and the engine's last answer is recorded.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
@@ -20,13 +21,22 @@ from django.utils import timezone
 from catalogue.database import after_commit, run_in_database
 from catalogue.discovery import list_again_after_outage
 from connectors.background import CLOCKS_APART
-from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
+from connectors.errors import (
+    ConnectorError,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    Unsupported,
+    error_name,
+)
 from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
 from executions.engine_webhooks import stop_relying_if_missed
-from executions.models import ErrorKind, Execution
+from executions.models import ErrorKind, Execution, InputRequest
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
+from executions.questions import begin_sending, is_news, record_questions, record_sent
 from executions.runner.engine_calls import (
     READ_SECONDS,
     ask,
@@ -54,10 +64,15 @@ def record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
     )
     with transaction.atomic():
         _record_news(ours, polls, now)
+        _record_asked(polls)
         ours.update(
-            # Immediately if, since the row was read, a cancellation was requested or its end reported.
+            # Immediately if, since the row was read, a cancellation was requested, its end reported, or a
+            # question answered.
             next_attempt_at=Coalesce(
-                "cancel_requested_at", "end_reported_at", Value(now + timedelta(seconds=seconds))
+                "cancel_requested_at",
+                "end_reported_at",
+                "question_answered_at",
+                Value(now + timedelta(seconds=seconds)),
             ),
             attempts=0,
             not_found=0,
@@ -95,6 +110,21 @@ def _record_news(ours: ExecutionQuerySet[Execution], polls: Sequence[Poll], now:
         ExecutionEvent.objects.bulk_create(events)
 
 
+def _record_asked(polls: Sequence[Poll]) -> None:
+    """No query without questions, and one for those that are the same as before."""
+    asking = [poll for poll in polls if _is_concerned(*poll)]
+    keys = [execution.pk for execution, _ in asking]
+    rows = {row.execution_id: row for row in InputRequest.objects.filter(execution__in=keys)} if keys else {}
+    for execution, snapshot in asking:
+        asked = snapshot.questions or ()
+        if is_news(rows.get(execution.pk), asked):
+            record_questions(execution, asked)
+
+
+def _is_concerned(execution: Execution, snapshot: RunSnapshot) -> bool:
+    return snapshot.questions is not None and (bool(snapshot.questions) or execution.has_asked)
+
+
 MIN_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
 MAX_WAIT_SECONDS = 10.0  # which otherwise takes a twentieth of the run's age
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
@@ -123,6 +153,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)
             refusal = await _send_its_end(connector, execution, capabilities)
+            await _send_answers(connector, execution)
             if waited_for and capabilities.can_wait:
                 result = await _wait(connector, execution, until=_next_turn(execution, capabilities))
             else:
@@ -143,6 +174,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
         result.snapshot.state == RunState.RUNNING
         and execution.cancel_requested_at is None
         and execution.end_reported_at is None
+        and execution.question_answered_at is None
         and timezone.now() + result.interval + timedelta(seconds=READ_SECONDS) < execution.deadline_at
     )
     if release and goes_on:
@@ -301,6 +333,21 @@ async def _send_cancel(connector: Connector, execution: Execution, capabilities:
     return ""
 
 
+async def _send_answers(connector: Connector, execution: Execution) -> None:
+    """A poll decides about those whose outcome is unknown. None are sent to a run that is being ended."""
+    if execution.question_answered_at is None or (_is_to_end(execution) and not execution.cancel_refusal):
+        return
+    for key, content in (await run_in_database(begin_sending, execution)).items():
+        error: ConnectorError | None = None
+        try:
+            await ask(
+                connector.answer(execution.run, key, content), seconds=READ_SECONDS, otherwise=OutcomeUnknown
+            )
+        except ConnectorError as refusal:
+            error = refusal
+        await run_in_database(record_sent, execution, key, error)
+
+
 def _record_snapshot(
     execution: Execution, result: PollResult, capabilities: Capabilities, *, release: bool
 ) -> None:
@@ -329,7 +376,12 @@ def _record_snapshot(
         )
     else:
         planned = min(timezone.now() + result.interval, _next_turn(execution, capabilities))
-        execution.record_poll(snapshot, next_attempt_at=planned, release=release)
+        is_concerned = _is_concerned(execution, snapshot)
+        with transaction.atomic() if is_concerned else nullcontext():
+            if is_concerned:
+                pause = record_questions(execution, snapshot.questions or ())
+                planned = planned if pause is None else min(planned, timezone.now() + pause)
+            execution.record_poll(snapshot, next_attempt_at=planned, release=release)
 
 
 def _record_failed_poll(
@@ -403,6 +455,8 @@ def _record_unreported(execution: Execution, error: ConnectorError) -> None:
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:
     why = f"It took longer than its timeout of {execution.timeout_seconds} s {fate}"
+    if execution.is_paused:
+        why += " It was waiting for a person's answer, which counts towards the timeout."
     if execution.time_out(why, snapshot=snapshot):
         log_of(execution).warning("Execution timed out: {}", why)
 

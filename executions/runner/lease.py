@@ -99,6 +99,7 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
 WRITTEN = (
     "started_at", "polled_at", "admitted_at", "progress_noted_at", "end_reported_at", "looked_up_since",
     "cancel_requested_at", "overdue_since", "cancel_sent_at", "terminate_sent_at",
+    "question_answered_at",
 )  # fmt: skip
 PLANNED_AHEAD = timedelta(hours=1)  # The most that an engine or a source's settings may ask for
 CORRECTED_AT_A_TIME = 500

@@ -37,7 +37,7 @@ from connectors.protocol import (
 )
 from executions import run_callers
 from executions.approvals import begin_if_approved, lacks_approval
-from executions.models import ErrorKind, Execution, FailureEffect
+from executions.models import RUNS_HIDDEN, ErrorKind, Execution, FailureEffect
 from executions.refusals import HELD_CHANGE
 from executions.run_callers import ANSWERS, Asker, withdraw
 from executions.runner.engine_calls import (
@@ -64,7 +64,7 @@ async def start(execution: Execution, on_progress: Callable[[], None] | None = N
     if execution.is_new:
         # It was recorded as STARTING under our lease.
         execution.is_new = False
-        await _send_start(execution, execution.payload.input, on_progress=on_progress)
+        await _send_start(execution, execution.payload.sent_input, on_progress=on_progress)
     elif execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
@@ -152,9 +152,10 @@ def _send(
         more: dict[str, Any] = {}
         if capabilities.asks_caller:
             client = execution.payload.metadata.get("client") or {}
+            by_card = run_callers.OF_CARDS if client.get(run_callers.CARDS) else {}
             pass_on = partial(run_callers.pass_on, execution.pk)
             more["caller"] = RunCaller(
-                capabilities=client.get(ANSWERS) or {},
+                capabilities=by_card | (client.get(ANSWERS) or {}),
                 ask=asker.ask,
                 key=execution.caller,
                 log_level=await run_callers.wanted_level(execution.pk),
@@ -243,7 +244,7 @@ def switched_off(workflow: Workflow, door: str) -> str:
     """Returns why the workflow cannot start now; else empty. The admin may also start hidden ones."""
     if not workflow.source.enabled:
         return f"source {workflow.source.name} was switched off"
-    if not workflow.enabled and door != Execution.Door.ADMIN:
+    if not workflow.enabled and door not in RUNS_HIDDEN:
         return "the workflow was disabled"
     return "" if workflow.missing_since is None else "the engine no longer lists the workflow"
 
@@ -442,7 +443,7 @@ async def _find_run_missed(connector: Connector, execution: Execution) -> Execut
 
 
 def input_of(execution: Execution) -> dict[str, Any]:
-    arguments: dict[str, Any] = execution.payload.input
+    arguments: dict[str, Any] = execution.payload.sent_input
     return arguments
 
 

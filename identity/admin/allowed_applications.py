@@ -1,25 +1,22 @@
+from collections.abc import Iterable
 from typing import Any
 
-from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString
+from django.contrib import admin
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from oauth2_provider import admin as toolkit
 from oauth2_provider.models import AccessToken, Application, Grant, IDToken, RefreshToken
 from unfold.contrib.filters.admin import RelatedDropdownFilter
+from unfold.decorators import display
 
 from catalogue.admin import rendering
-from catalogue.admin.base import (
-    Button,
-    ButtonsMixin,
-    FixedRowsMixin,
-    OptionsFilter,
-    button,
-    change_if_sure,
-    column,
-)
-from catalogue.history import actor_of, record_change
+from catalogue.admin.base import OptionsFilter, PanelOnlyMixin, column
+from catalogue.history import Actor, record_change
 from catalogue.long_lists import SEARCHED
+from identity.admin.revoking import RevokingMixin
 from identity.models import AllowedApplication
 from identity.oauth import grants
 
@@ -29,91 +26,62 @@ for _model in (AccessToken, Application, Grant, IDToken, RefreshToken):
 
 
 class RevokedFilter(OptionsFilter):
-    title = "state"
+    title = gettext_lazy("state")
     parameter_name = "usable"
     options = {
-        "yes": ("allowed", Q(revoked_at=None, user__is_active=True)),
-        "no": ("revoked, or its user is disabled", ~Q(revoked_at=None, user__is_active=True)),
+        "yes": (gettext_lazy("allowed"), Q(revoked_at=None, user__is_active=True)),
+        "no": (gettext_lazy("revoked, or its user is disabled"), ~Q(revoked_at=None, user__is_active=True)),
     }
 
 
+STATES = {"allowed": "success", "user disabled": "warning", "revoked": "danger"}
+
+
 @admin.register(AllowedApplication)
-class AllowedApplicationAdmin(FixedRowsMixin, ButtonsMixin):
+class AllowedApplicationAdmin(PanelOnlyMixin, RevokingMixin):
     list_display = ("name", "user", "state", "scopes_shown", "toolset", "allowed", "last_used")
     list_filter = (RevokedFilter, ("user", RelatedDropdownFilter))
     list_select_related = ("user",)
     newest_by = "allowed_at"
     search_fields = ("name", "user__username")
-    search_help_text = f"Names of applications and users, in the newest {SEARCHED:,}"
-    actions = ("revoke_selected",)
-    buttons = ("revoke",)
+    search_help_text = format_lazy(
+        gettext_lazy("Names of applications and users, in the newest {}"),
+        f"{SEARCHED:,}",
+    )
+    noun = "application"
+    note = "The access of {} ends immediately."
     change_form_outer_before_template = "catalogue/admin/panel.html"
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # There is nothing to edit, but the button needs the permission.
+    def end_access(self, rows: Iterable[AllowedApplication], *, by: Actor) -> int:
+        allowed = [one for one in rows if one.revoked_at is None]
+        for one in allowed:
+            grants.revoke(one)
+        record_change(by, allowed, "Revoked.")
+        return len(allowed)
 
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return self.may_press_buttons(request)
+    scopes_shown = column(gettext_lazy("scopes"), "scopes", ", ".join, sorts=False)
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        return []
-
-    def get_buttons(self, request: HttpRequest, obj: AllowedApplication) -> list[Button]:
-        return [] if obj.revoked_at else super().get_buttons(request, obj)
-
-    @button(
-        "Revoke",
-        icon="block",
-        variant="danger",
-        confirm="Revoke this application's access? It is locked out immediately.",
-    )
-    def revoke(self, request: HttpRequest, allowed: AllowedApplication) -> None:
-        grants.revoke(allowed)
-        messages.success(request, f"Revoked: {allowed}.")
-
-    @admin.action(description="Revoke", permissions=["revoke"])
-    def revoke_selected(
-        self, request: HttpRequest, queryset: QuerySet[AllowedApplication]
-    ) -> HttpResponse | None:
-        chosen = queryset.filter(revoked_at=None)
-
-        def revoke() -> int:
-            applications = list(chosen)
-            for allowed in applications:
-                grants.revoke(allowed)
-            record_change(actor_of(request), applications, "Revoked.")
-            return len(applications)
-
-        said = {"done": "Revoked: {:,}.", "note": "The access of {} ends immediately."}
-        return change_if_sure(self, request, chosen, "Revoke access", revoke, **said, noun=("application",))
-
-    @admin.display(description="scopes")
-    def scopes_shown(self, allowed: AllowedApplication) -> SafeString:
-        return rendering.one_a_line(map(rendering.chip, allowed.scopes))
-
-    @admin.display(description="state")
-    def state(self, allowed: AllowedApplication) -> SafeString:
+    @display(description=gettext_lazy("state"), label=STATES)  # type: ignore[untyped-decorator]
+    def state(self, allowed: AllowedApplication) -> str:
         if allowed.revoked_at is not None:
-            return rendering.badge("revoked", "danger")
-        if not allowed.user.is_active:
-            return rendering.badge("user disabled", "warning")
-        return rendering.badge("allowed", "success")
+            return "revoked"
+        return "allowed" if allowed.user.is_active else "user disabled"
 
-    allowed = column("allowed", "allowed_at")
-    last_used = column("last used", "last_used_at")
+    allowed = column(gettext_lazy("allowed"), "allowed_at")
+    last_used = column(gettext_lazy("last used"), "last_used_at")
 
     def panel(self, request: HttpRequest, obj: AllowedApplication) -> dict[str, Any]:
         return {
             "headline": [self.state(obj)],
             "facts": [
-                ("User", obj.user),
-                ("Scopes", self.scopes_shown(obj)),
-                ("Toolset", obj.toolset or "none: all exposed workflows"),
-                ("Redirects to", rendering.one_a_line(obj.application.redirect_uris.split())),
-                ("Registered", obj.application.get_registration_source_display()),
-                ("Client id", obj.application.client_id),
-                ("Allowed", rendering.exactly(obj.allowed_at)),
-                ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
-                ("Revoked", rendering.exactly(obj.revoked_at)),
+                (_("User"), obj.user),
+                (_("Scopes"), self.scopes_shown(obj)),
+                (_("Toolset"), obj.toolset or "none: all exposed workflows"),
+                (_("Redirects to"), ", ".join(obj.application.redirect_uris.split())),
+                (_("Registered"), obj.application.get_registration_source_display()),
+                (_("Client id"), obj.application.client_id),
+                (_("Allowed"), rendering.exactly(obj.allowed_at)),
+                (_("Last used"), rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                (_("Revoked"), rendering.exactly(obj.revoked_at)),
             ],
         }

@@ -1,24 +1,27 @@
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable
+from typing import Any, cast
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.forms import AuthenticationForm
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
     UnfoldBooleanSwitchWidget,
 )
 
@@ -29,19 +32,20 @@ from catalogue.actions.reverting import RevertRefused, reverters
 from catalogue.admin import rendering
 from catalogue.admin.base import (
     Button,
-    ButtonsMixin,
     CatalogueForm,
     Link,
     OptionsFilter,
     button,
-    change_if_sure,
     column,
 )
 from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, write_fields
-from catalogue.naming import counted
-from executions.dashboard import Need, Step, address
+from catalogue.models import Workflow
+from executions.dashboard import Step
+from executions.inbox import Row, address
 from identity import authentication
+from identity.admin.reach import address_for, may_look, show_reach
+from identity.admin.revoking import RevokingMixin
 from identity.client_configuration import HttpServer, configurations_of
 from identity.models import AccessToken, TokenState, default_scopes
 from identity.tokens import (
@@ -59,23 +63,11 @@ from identity.tokens import (
     usual_expiry,
 )
 
-if TYPE_CHECKING:
-    AccessTokenModelForm = CatalogueForm
-else:
-    AccessTokenModelForm = forms.ModelForm
-
 CHANGEABLE = ("purpose", "owner", "inline_wait_seconds", "calls_per_minute", "calls_at_once")
 ROTATE = "mcp_bridge_accesstoken_rotate"
-OVERLAPS = (0, 1, 4, 24, 72, 168)  # Hours
 
 
-def _in_words(hours: int) -> str:
-    if not hours:
-        return "no time: it stops working immediately"
-    return counted(hours // 24, "day") if hours > 24 else counted(max(hours, 1), "hour")
-
-
-class OwnedForm(AccessTokenModelForm):
+class OwnedForm(CatalogueForm):
     maker: Any = None  # The current user, who can grant only scopes of their own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,11 +82,17 @@ class OwnedForm(AccessTokenModelForm):
 
 
 class AccessTokenForm(OwnedForm):
-    scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
+    scopes = forms.MultipleChoiceField(
+        label=gettext_lazy("Scopes"), widget=UnfoldAdminCheckboxSelectMultipleWidget()
+    )
+    # Django's own widget warns of each browser in another time zone.
+    expires_at = forms.DateTimeField(
+        required=False, widget=UnfoldAdminTextInputWidget(attrs={"type": "datetime-local"})
+    )
     never_expires = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="The token works until it is revoked or its owner is disabled.",
+        help_text=gettext_lazy("The token works until it is revoked or its owner is disabled."),
     )
 
     class Meta:
@@ -113,16 +111,12 @@ class AccessTokenForm(OwnedForm):
         if missing := [scope.value for scope in Scope if scope not in granted]:
             scopes.help_text = tell_missing(self.maker, missing)
         days = (usual_expiry() - timezone.now()).days + 1
-        expires_in = counted(days, "day")
-        self.fields["expires_at"].help_text = f"In UTC. If empty, the token expires in {expires_in}."
+        told = ngettext(
+            "If empty, the token expires in %s day.", "If empty, the token expires in %s days.", days
+        )
+        self.fields["expires_at"].help_text = told % f"{days:,}"
         if not may_keep_tokens(self.maker):
             del self.fields["never_expires"]
-
-    def clean_expires_at(self) -> Any:
-        expires_at = self.cleaned_data["expires_at"]
-        if expires_at is not None and expires_at <= timezone.now():
-            raise ValidationError("The expiry must be in the future.")
-        return expires_at
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or self.cleaned_data
@@ -151,12 +145,19 @@ class ChangeForm(OwnedForm):
 
 class RotationForm(forms.Form):
     overlap_hours = forms.TypedChoiceField(
-        label="Keep the current secret valid for",
+        label=gettext_lazy("Keep the current secret valid for"),
         coerce=int,
-        choices=[(hours, _in_words(hours)) for hours in OVERLAPS],
+        choices=[
+            (0, gettext_lazy("no time: it stops working immediately")),
+            (1, gettext_lazy("1 hour")),
+            (4, gettext_lazy("4 hours")),
+            (24, gettext_lazy("24 hours")),
+            (72, gettext_lazy("3 days")),
+            (168, gettext_lazy("7 days")),
+        ],
         initial=24,
         widget=UnfoldAdminSelectWidget,
-        help_text="Long enough to give the new secret to every client that uses the token.",
+        help_text=gettext_lazy("Long enough to give the new secret to every client that uses the token."),
     )
 
 
@@ -165,29 +166,29 @@ def _usable(**further: Any) -> Q:
 
 
 class UsableFilter(OptionsFilter):
-    title = "state"
+    title = gettext_lazy("state")
     parameter_name = "usable"
     options = {
-        "yes": ("usable", _usable),
+        "yes": (gettext_lazy("usable"), _usable),
         "soon": (
-            "usable, and expires within 7 days",
+            gettext_lazy("usable, and expires within 7 days"),
             lambda: Q(pk__in=AccessToken.objects.expiring().values("pk")),
         ),
         "former": (
-            "rotated, and the former secret still works",
+            gettext_lazy("rotated, and the former secret still works"),
             lambda: _usable(former_ends_at__gt=timezone.now()),
         ),
-        "never": ("usable, and never expires", lambda: _usable(expires_at=None)),
+        "never": (gettext_lazy("usable, and never expires"), lambda: _usable(expires_at=None)),
         "orphaned": (
-            "stopped because its owner is disabled",
+            gettext_lazy("stopped because its owner is disabled"),
             lambda: Q(pk__in=AccessToken.objects.stopped().values("pk")),
         ),
-        "no": ("revoked, expired or stopped", lambda: ~_usable()),
+        "no": (gettext_lazy("revoked, expired or stopped"), lambda: ~_usable()),
     }
 
 
 @admin.register(AccessToken)
-class AccessTokenAdmin(ButtonsMixin):
+class AccessTokenAdmin(RevokingMixin):
     form = AccessTokenForm
     list_display = (
         "name", "start", "owner_shown", "scopes_shown", "toolset_shown", "state", "expires", "last_used",
@@ -196,15 +197,12 @@ class AccessTokenAdmin(ButtonsMixin):
     list_filter = (UsableFilter, ("toolset", RelatedDropdownFilter), ("owner", RelatedDropdownFilter))
     list_select_related = ("owner", "toolset")
     search_fields = ("name", "prefix", "purpose", "owner__username")
-    actions = ("revoke_selected",)
+    noun = "token"
     buttons = ("end_former_secret", "revoke")
     change_form_outer_before_template = "identity/admin/token.html"
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # Executions refer to it as their caller.
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return self.may_press_buttons(request)
 
     def get_form(
         self, request: HttpRequest, obj: AccessToken | None = None, change: bool = False, **kwargs: Any
@@ -216,7 +214,10 @@ class AccessTokenAdmin(ButtonsMixin):
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
         assigns, keeps = request.user.has_perm(ASSIGN), may_keep_tokens(request.user)
         owner, never = (("owner",) if assigns else ()), (("never_expires",) if keeps else ())
-        limits = ("Limits", {"fields": ("inline_wait_seconds", ("calls_per_minute", "calls_at_once"))})
+        limits = (
+            gettext_lazy("Limits"),
+            {"fields": ("inline_wait_seconds", ("calls_per_minute", "calls_at_once"))},
+        )
         if obj is not None:
             return [(None, {"fields": ("purpose", *owner)}), limits]
         ends = ("expires_at", *never)
@@ -224,7 +225,8 @@ class AccessTokenAdmin(ButtonsMixin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(never_cache(self._rotate))
-        return [path("<int:key>/rotate/", view, name=ROTATE), *super().get_urls()]
+        reach = path("reach/", self.admin_site.admin_view(show_reach), name="mcp_bridge_accesstoken_reach")
+        return [path("<int:key>/rotate/", view, name=ROTATE), reach, *super().get_urls()]
 
     def _rotate(self, request: HttpRequest, key: int) -> HttpResponse:
         """A form, then the new secret, which is shown without a redirect."""
@@ -245,10 +247,13 @@ class AccessTokenAdmin(ButtonsMixin):
             else:
                 messages.success(request, f"The token {token.name} has a new secret.")
                 return self._show_secret(request, token, text)
-        ends = "It still never expires."
+        ends = _("It still never expires.")
         if token.expires_at is not None:
             present, later = f"{token.expires_at:%Y-%m-%d}", f"{usual_expiry():%Y-%m-%d}"
-            ends = f"Its new expiry is {later}{'' if present == later else f', instead of {present}'}."
+            ends = _("Its new expiry is %s.") % later
+            if present != later:
+                told = _("Its new expiry is %(later)s, instead of %(present)s.")
+                ends = told % {"later": later, "present": present}
         context = self.admin_site.each_context(request) | {
             "title": f"Rotate {token.name}",
             "opts": self.opts,
@@ -293,7 +298,7 @@ class AccessTokenAdmin(ButtonsMixin):
         return self._show_secret(request, obj, obj.shown_once)
 
     @button(
-        "End the former secret",
+        gettext_lazy("End the former secret"),
         icon="key_off",
         confirm="End the former secret now? Clients that still use it are locked out.",
         records=True,
@@ -302,91 +307,95 @@ class AccessTokenAdmin(ButtonsMixin):
         if end_former_secret(token, by=actor_of(request)):
             messages.success(request, f"Only the current secret of {token.name} works now.")
         else:
-            messages.warning(request, "The former secret has already ended.")
-
-    @button(
-        "Revoke",
-        icon="block",
-        variant="danger",
-        confirm="Revoke this token? Its clients are locked out.",
-        records=True,
-    )
-    def revoke(self, request: HttpRequest, token: AccessToken) -> None:
-        revoke_tokens([token], by=actor_of(request))
-        messages.success(request, f"Revoked: {token.name}.")
+            messages.warning(request, _("The former secret has already ended."))
 
     def get_buttons(self, request: HttpRequest, obj: AccessToken) -> list[Button]:
-        shown = [] if obj.revoked_at else super().get_buttons(request, obj)
+        shown = super().get_buttons(request, obj)
         return [one for one in shown if one.name != "end_former_secret" or obj.has_former_secret]
 
-    @admin.action(description="Revoke", permissions=["revoke"])
-    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> HttpResponse | None:
-        chosen = queryset.filter(revoked_at=None)
-        revoke = partial(revoke_tokens, chosen, by=actor_of(request))
-        said = {"done": "Revoked: {:,}.", "note": "The clients of {} are locked out."}
-        return change_if_sure(self, request, chosen, "Revoke tokens", revoke, **said, noun=("token",))
+    def end_access(self, rows: Iterable[AccessToken], *, by: Actor) -> int:
+        return revoke_tokens(rows, by=by)
 
-    start = column("token", "prefix", lambda prefix: f"{prefix}…", sorts=False)
+    start = column(gettext_lazy("token"), "prefix", lambda prefix: f"{prefix}…", sorts=False)
 
-    @admin.display(description="scopes")
+    @admin.display(description=gettext_lazy("scopes"))
     def scopes_shown(self, token: AccessToken) -> SafeString:
         return rendering.one_a_line(map(rendering.chip, token.scopes))
 
-    @admin.display(description="toolset", ordering="toolset__slug")
+    @admin.display(description=gettext_lazy("toolset"), ordering="toolset__slug")
     def toolset_shown(self, token: AccessToken) -> str:
         if token.toolset is None:
             return rendering.DASH
         return rendering.link(token.toolset, "catalogue_toolset_change", token.toolset.pk)
 
-    @admin.display(description="state")
+    @admin.display(description=gettext_lazy("state"))
     def state(self, token: AccessToken) -> SafeString:
         badges = [rendering.badge(token.state.label, STATE_COLOURS[token.state])]
         if token.ends_soon:
-            badges.append(rendering.badge("expires soon", "warning"))
+            badges.append(rendering.badge(_("expires soon"), "warning"))
         if token.state is TokenState.USABLE and token.has_former_secret:
-            hint = f"The secret that begins with {token.former_prefix} also works until then."
-            badges.append(rendering.badge("two secrets", "info", title=hint))
+            hint = _("The secret that begins with %s also works until then.") % token.former_prefix
+            badges.append(rendering.badge(_("two secrets"), "info", title=hint))
         return rendering.side_by_side(badges)
 
-    @admin.display(description="owner", ordering="owner__username")
+    @admin.display(description=gettext_lazy("owner"), ordering="owner__username")
     def owner_shown(self, token: AccessToken) -> str:
         return rendering.DASH if token.owner is None else str(token.owner)
 
-    expires = column("expires", "expires_at", lambda at: rendering.ago(at) if at else "never")
-    last_used = column("last used", "last_used_at")
-    created = column("created", "created_at")
+    expires = column(gettext_lazy("expires"), "expires_at", lambda at: rendering.ago(at) if at else "never")
+    last_used = column(gettext_lazy("last used"), "last_used_at")
+    created = column(gettext_lazy("created"), "created_at")
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
         page, query = "executions_execution_changelist", f"?caller__exact={obj.caller_key}"
         calls = rendering.link_if_allowed(request, "Executions", page, query=query, otherwise="")
-        rotate = Link(label="Rotate", icon="autorenew", address=reverse(f"admin:{ROTATE}", args=[obj.pk]))
+        rotate = Link(
+            label=gettext_lazy("Rotate"), icon="autorenew", address=reverse(f"admin:{ROTATE}", args=[obj.pk])
+        )
         may_rotate = not obj.revoked_at and self.may_press_buttons(request)
         rate = next(iter(obj.caller.rates), None)
         calls_allowed = f"{rate.per_minute} per minute, {rate.at_once} at once" if rate else ""
         return {
             "headline": [self.state(obj)],
-            "links": [rotate] if may_rotate else [],
+            "links": [*([rotate] if may_rotate else []), *(_links_to_reach(request, obj))],
             "uses": obj.last_uses,
             "facts": [
-                ("Begins with", obj.prefix),
-                ("Purpose", obj.purpose or rendering.DASH),
-                ("Owner", obj.owner or "none: it belongs to the installation"),
-                ("Scopes", self.scopes_shown(obj)),
-                ("Without effect", _describe_withheld(obj)),
-                ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: all exposed workflows"),
-                ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
-                ("Inline wait", f"{obj.inline_wait_seconds} s" if obj.inline_wait_seconds else "the default"),
-                ("Calls", calls_allowed or "limited as for every caller"),
-                ("Created", rendering.exactly(obj.created_at)),
-                ("Created by", obj.created_by or rendering.DASH),
-                ("Expires", rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
-                ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
-                ("Rotated", rendering.exactly(obj.rotated_at)),
+                (_("Begins with"), obj.prefix),
+                (_("Purpose"), obj.purpose or rendering.DASH),
+                (_("Owner"), obj.owner or _("none: it belongs to the installation")),
+                (_("Scopes"), self.scopes_shown(obj)),
+                (_("Without effect"), _describe_withheld(obj)),
+                (_("Toolset"), self.toolset_shown(obj) if obj.toolset else _("none: all exposed workflows")),
+                (_("Address"), resource_url(None if obj.toolset is None else obj.toolset.slug)),
+                (
+                    _("Inline wait"),
+                    f"{obj.inline_wait_seconds} s" if obj.inline_wait_seconds else _("the default"),
+                ),
+                (_("Calls"), calls_allowed or _("limited as for every caller")),
+                (_("Created"), rendering.exactly(obj.created_at)),
+                (_("Created by"), obj.created_by or rendering.DASH),
+                (_("Expires"), rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
+                (_("Last used"), rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                (_("Rotated"), rendering.exactly(obj.rotated_at)),
                 *_describe_former_secret(obj),
-                ("Revoked", rendering.exactly(obj.revoked_at)),
-                ("What it called", calls),
+                (_("Revoked"), rendering.exactly(obj.revoked_at)),
+                (_("What it called"), calls),
             ],
         }
+
+
+def _links_to_reach(request: HttpRequest, token: AccessToken) -> list[Link]:
+    if not may_look(request.user) or token.state is not TokenState.USABLE:
+        return []
+    tools = address_for(by="tool", caller=f"accesstoken-{token.pk}")
+    return [Link(label=gettext_lazy("What it can call"), icon="checklist", address=tools)]
+
+
+def link_to_callers(request: HttpRequest, workflow: Workflow) -> list[Link]:
+    if not may_look(request.user):
+        return []
+    callers = address_for(by="caller", tool=workflow.tool_name)
+    return [Link(label=gettext_lazy("Who can call it"), icon="groups", address=callers)]
 
 
 STATE_COLOURS = {
@@ -413,8 +422,9 @@ def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
         return []
     used = token.former_used_at
     return [
-        ("Former secret", f"{token.former_prefix}…, until {rendering.exactly(token.former_ends_at)}"),
-        ("Former secret last used", rendering.exactly(used) if used else "never"),
+        (_("Former secret"), f"{token.former_prefix}…"),
+        (_("Former secret works until"), rendering.exactly(token.former_ends_at)),
+        (_("Former secret last used"), rendering.exactly(used) if used else "never"),
     ]
 
 
@@ -431,24 +441,25 @@ reverters[AccessToken] = _write_back
 
 def make_a_token() -> Step:
     return Step(
-        title="Create a token for a client",
+        title=_("Create a token for a client"),
         done=AccessToken.objects.exists(),
         url=reverse("admin:mcp_bridge_accesstoken_add"),
         permission="mcp_bridge.add_accesstoken",
     )
 
 
-def token_needs() -> list[Need]:
+def token_rows() -> list[Row]:
     return [
-        Need(
+        Row(
+            key="expiring-tokens",
             number=AccessToken.objects.expiring().count(),
-            words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
+            words=_("Access tokens that expire within 7 days"),
             url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
         ),
-        Need(
+        Row(
+            key="stopped-tokens",
             number=AccessToken.objects.stopped().count(),
-            words="Access tokens that stopped with their owner's account: revoke them or assign another "
-            "owner",
+            words=_("Access tokens that stopped with their owner's account"),
             url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
         ),
     ]
@@ -468,7 +479,7 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
         if not settings.CATALOGUE.login_passwords:
-            raise ValidationError("Password login is disabled.", code="switched_off")
+            raise ValidationError(_("Password login is disabled."), code="switched_off")
         address = address_of(request)
         try:
             attempt = authentication.SignInAttempt(username=username, address=address)
@@ -480,7 +491,7 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
         except authentication.TooBusy:
             attempt.withdraw()
             raise ValidationError(
-                "Too many people are signing in at the moment. Try again.", code="busy"
+                _("Too many people are signing in at the moment. Try again."), code="busy"
             ) from None
         except ValidationError:
             attempt.failed()

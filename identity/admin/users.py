@@ -1,7 +1,7 @@
 """Users and groups: users can only grant rights that they have, and the last owner remains an owner."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from django import forms
 from django.apps import apps
@@ -15,6 +15,8 @@ from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
@@ -23,24 +25,19 @@ from access import roles
 from access.models import Role
 from catalogue.actions.sources import rename_in_reservations
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, button, column
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button, column
 from catalogue.history import actor_of, record_change
 from catalogue.naming import find_name_problem
 from connectors.network.redaction import escaped
 from identity.models import ExternalIdentity, SecondFactor
 
-if TYPE_CHECKING:
-    Form = forms.ModelForm[Any]
-else:
-    Form = forms.ModelForm
-
-NO_ROLE = "None: only the groups and permissions under “More” apply"
+NO_ROLE = gettext_lazy("None: only the groups and permissions under “More” apply")
 LAST_OWNER = (
     "This is the last active owner or superuser, and the product needs one. Make another user an owner first."
 )
 
 
-class RoleMixin(Form):
+class RoleMixin(CatalogueForm):
     """One choice; its group replaces those of the other roles."""
 
     editor: Any = None  # Who gives the role
@@ -130,10 +127,12 @@ def _links_of(objs: Iterable[User | Group]) -> Iterator[tuple[str, str]]:
         rows: QuerySet[Any] = links._default_manager.filter(**{f"{deleted}__in": keys})
         for row in rows.select_related(*others):
             one, other = (getattr(row, name) for name in others)
-            has = f"Membership of {one} in {other}" if links is User.groups.through else ""
+            said, given = _("Permission of %(holder)s: %(given)s"), other.name
+            if links is User.groups.through:
+                said, given = _("Membership of %(holder)s in %(given)s"), str(other)
             yield (
                 escaped(f"{capfirst(links._meta.verbose_name)}: {row}"),
-                escaped(has or f"Permission of {one}: {other.name}"),
+                escaped(said % {"holder": one, "given": given}),
             )
 
 
@@ -163,10 +162,10 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
     filter_horizontal = ()
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        ("Rights", {"fields": ("role", ("is_active", "is_staff"))}),
-        ("Person", {"fields": (("first_name", "last_name"), "email")}),
+        (gettext_lazy("Rights"), {"fields": ("role", ("is_active", "is_staff"))}),
+        (gettext_lazy("Person"), {"fields": (("first_name", "last_name"), "email")}),
         (
-            "More",
+            gettext_lazy("More"),
             {
                 "classes": ("collapse",),
                 "fields": ("is_superuser", "groups", "user_permissions", ("last_login", "date_joined")),
@@ -216,7 +215,7 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
             ]
         if obj is None or not obj.identities.exists():
             return shown
-        return (*shown, ("Company login", {"fields": ("company_logins",)}))
+        return (*shown, (_("Company login"), {"fields": ("company_logins",)}))
 
     def get_buttons(self, request: HttpRequest, obj: User) -> list[Button]:
         if not self.has_change_permission(request, obj):
@@ -268,25 +267,30 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
         if role and not form.instance.is_staff:
             messages.warning(
                 request,
-                f"{form.instance} has a role but cannot log in here: “Staff status” is off. The role applies "
-                "to the user's agents only.",
+                _(
+                    "%(user)s has a role but cannot log in here: “Staff status” is off. The role applies to "
+                    "the user's agents only."
+                )
+                % {"user": form.instance},
             )
 
-    @admin.display(description="role")
+    @admin.display(description=gettext_lazy("role"))
     def role_shown(self, user: User) -> SafeString:
         named = {group.role.name: group.role for group in user.groups.all() if hasattr(group, "role")}
         shown = [
             rendering.badge(str(named[name]), "info") for name in reversed(Role.Name.values) if name in named
         ]
         if user.is_superuser:
-            shown.insert(0, rendering.badge("Superuser", "warning"))
+            shown.insert(0, rendering.badge(_("Superuser"), "warning"))
         return rendering.side_by_side(shown or [rendering.DASH])
 
     @button(
-        "Reset second factor",
+        gettext_lazy("Reset second factor"),
         icon="phonelink_erase",
         variant="danger",
-        confirm="Remove the second factor of this account? Its password alone is then enough to log in.",
+        confirm=gettext_lazy(
+            "Remove the second factor of this account? Its password alone is then enough to log in."
+        ),
     )
     def reset_second_factor(self, request: HttpRequest, user: User) -> None:
         if not self.has_change_permission(request, user):
@@ -295,12 +299,14 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
         messages.success(request, f"{user.get_username()} no longer has a second factor.")
 
     @button(
-        "Unlink company login",
+        gettext_lazy("Unlink company login"),
         icon="link_off",
         variant="danger",
         records=True,
-        confirm="Remove the link between this account and the company login? The next company login looks up "
-        "the account again. To lock a person out, disable the account instead.",
+        confirm=gettext_lazy(
+            "Remove the link between this account and the company login? The next company login looks up "
+            "the account again. To lock a person out, disable the account instead."
+        ),
     )
     def unlink_company_login(self, request: HttpRequest, user: User) -> None:
         if not self.has_change_permission(request, user):
@@ -311,7 +317,7 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
         record_change(actor_of(request), [user], f"Unlinked from {named}.")
         messages.success(request, f"{user.get_username()} is no longer linked to {named}.")
 
-    @admin.display(description="Company logins")
+    @admin.display(description=gettext_lazy("Company logins"))
     def company_logins(self, user: User) -> str:
         shown = (
             f"{one}, last used {one.last_login_at:%Y-%m-%d %H:%M} UTC"
@@ -321,10 +327,10 @@ class UserAdmin(ButtonsMixin, OwnPermissionsMixin, auth_admin.UserAdmin):  # typ
         )
         return "; ".join(shown)
 
-    signed_in = column("last sign-in", "last_login")
+    signed_in = column(gettext_lazy("last sign-in"), "last_login")
 
 
-class GroupForm(Form):
+class GroupForm(CatalogueForm):
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
         if "name" in self.changed_data and (problem := find_name_problem(name)):
@@ -356,11 +362,11 @@ class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
         if change and former != obj.name:
             rename_in_reservations(f"group:{obj.pk}", f"group:{obj.name}")
 
-    @admin.display(description="kind")
+    @admin.display(description=gettext_lazy("kind"))
     def kind(self, group: Group) -> SafeString:
-        return rendering.badge("role", "info") if _is_role(group) else SafeString("own group")
+        return rendering.badge("role", "info") if _is_role(group) else SafeString(_("own group"))
 
-    @admin.display(description="members", ordering="member_count")
+    @admin.display(description=gettext_lazy("members"), ordering="member_count")
     def members(self, group: Any) -> SafeString:
         return rendering.link(
             group.member_count, "auth_user_changelist", query=f"?groups__id__exact={group.pk}"

@@ -240,13 +240,13 @@ async def _read_document(address: str) -> dict[str, Any]:
         raise CIMDError(await _reason_for_user(error, policy, address)) from error
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if answer.status != 200 or not (media_type == "application/json" or media_type.endswith("+json")):
-        raise CIMDError(f"{answer.url} returned {answer.status} {media_type!r} instead of a JSON document")
+        raise CIMDError(f"{answer.place} returned {answer.status} {media_type!r} instead of a JSON document")
     try:
-        document = parse_json(answer.body, given=True)
+        document = parse_json(answer.content, given=True)
     except UnreadableJSON:
-        raise CIMDError(f"{answer.url} is not JSON") from None
+        raise CIMDError(f"{answer.place} is not JSON") from None
     if not isinstance(document, dict):
-        raise CIMDError(f"{answer.url} is not a JSON object")
+        raise CIMDError(f"{answer.place} is not a JSON object")
     return document
 
 

@@ -4,41 +4,25 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
-from django.utils.html import format_html
+from django.db.models import Value
+from django.db.models.functions import Coalesce, Length, NullIf
+from django.utils.translation import gettext_lazy
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import ValidationError
 
-from catalogue.admin.rendering import DASH, pretty_json
+from catalogue.admin.extensions import Cell, ToolEntry
 from catalogue.descriptions import tokens_for
 from catalogue.models import Workflow
 from mcp_bridge.tool_lists import serialise_tool, tokens_by_key, workflow_tool
 
 
-def token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    entry = _entry_of(workflow)
-    return ("In the tool list", f"about {tokens_for(len(entry)):,} tokens" if entry else "left out")
-
-
-def show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    if not (entry := _entry_of(workflow)):
-        return ("", "")
-    cost = format_html(
-        '<p class="mb-3">{} characters in <code>tools/list</code>, about {} tokens. Toolsets in '
-        "portable mode show it in a different form.</p>{}",
-        f"{len(entry):,}",
-        f"{tokens_for(len(entry)):,}",
-        pretty_json(json.loads(entry)),
-    )
-    return ("As agents see it", cost)
-
-
-def _entry_of(workflow: Workflow) -> str:
-    """Empty if the row is invalid."""
+def tool_entry(workflow: Workflow) -> ToolEntry | None:
+    """None if the row is invalid."""
     try:
-        return serialise_tool(workflow_tool(workflow), LATEST_PROTOCOL_VERSION).decode()
+        entry = serialise_tool(workflow_tool(workflow), LATEST_PROTOCOL_VERSION).decode()
     except ValidationError:
-        return ""
+        return None
+    return ToolEntry(json.loads(entry), len(entry), tokens_for(len(entry)))
 
 
 def weigh(rows: list[Workflow]) -> None:
@@ -47,6 +31,17 @@ def weigh(rows: list[Workflow]) -> None:
         row.tokens = costs.get(row.pk)  # type: ignore[attr-defined]
 
 
-@admin.display(description="tokens")
-def tokens(workflow: Any) -> str:
-    return DASH if workflow.tokens is None else f"{workflow.tokens:,}"
+@admin.display(description=gettext_lazy("tokens"), ordering="entry_characters")
+def tokens(workflow: Any) -> Cell:
+    return Cell() if workflow.tokens is None else Cell(f"{workflow.tokens:,}")
+
+
+def token_orders() -> dict[str, Any]:
+    """Sorts by the length of what most of an entry consists of."""
+    description = Coalesce(NullIf("description_override", Value("")), "description")
+    return {
+        "entry_characters": Length(description)
+        + Length("tool_name")
+        + Length("input_schema")
+        + Coalesce(Length("output_schema"), 0)
+    }

@@ -1,6 +1,6 @@
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+from collections.abc import Iterable, Set
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
@@ -9,52 +9,55 @@ from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
+from unfold.decorators import display
 
-from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter, column
+from catalogue.actions.publishing import MAX_PUBLISHED, plan_publication
+from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, CatalogueForm, OptionsFilter, column
 from catalogue.admin.form_fields import ReservedForField
-from catalogue.admin.rendering import Group, badge, breakable, chip, cut_short, group_of, link, side_by_side
+from catalogue.admin.rendering import group_of, link
+from catalogue.admin.workflow_picker import MAX_SHOWN, Choice, WorkflowPicker
 from catalogue.compat import formsets_of
-from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
-from catalogue.long_lists import MAX_SEARCH
+from catalogue.exposure import ExposedCatalogue, Workflows, choose, confirmed_catalogue, shown_by
+from catalogue.long_lists import read_key
 from catalogue.models import Toolset, ToolsetRule, Workflow
-from catalogue.naming import counted
-from executions.dashboard import Need, address
+from catalogue.search_terms import search_workflows
+from executions.inbox import Row, address
 from identity.client_configuration import configurations_of, server_for_users
 from identity.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
 from mcp_bridge import tool_lists
+from mcp_bridge.admin import publishing
 from mcp_bridge.portability import find_refused
 
 if TYPE_CHECKING:
     RuleInline = admin.TabularInline[ToolsetRule, Toolset]
-    RuleModelForm = forms.ModelForm[ToolsetRule]
     RuleModelFormSet = forms.BaseInlineFormSet[Any, Any, Any]
 else:
     from django.forms import BaseInlineFormSet as RuleModelFormSet
-    from django.forms import ModelForm as RuleModelForm
     from unfold.admin import TabularInline as RuleInline
 
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules that would cut off their choices
-CHOICES = "mcp_bridge/admin/workflow_choices.html"
-MAX_SHOWN = 50
-SHOWN_DESCRIPTION = 140
 
 
-class RuleForm(RuleModelForm):
+class RuleForm(CatalogueForm):
     position = forms.IntegerField(
         required=False,
         min_value=0,
         widget=widgets.UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
-        help_text="Rules with lower positions come first, and the first match decides. If empty, the rule "
-        "comes last.",
+        help_text=gettext_lazy(
+            "Rules with lower positions come first, and the first match decides. If empty, the rule "
+            "comes last."
+        ),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["position"].widget.attrs["aria-label"] = "Position of the rule"
+        self.fields["position"].widget.attrs["aria-label"] = _("Position of the rule")
         if self.instance._state.adding:
             self.initial["position"] = None
 
@@ -77,8 +80,10 @@ class RulesInline(RuleInline):
     fields = ("position", "action", "subject", "syntax", "pattern", "enabled", "note")
     extra = 0
     hide_title = True
-    verbose_name = "rule"
-    verbose_name_plural = "Rules: which exposed workflows it contains besides those picked by hand"
+    verbose_name = gettext_lazy("rule")
+    verbose_name_plural = gettext_lazy(
+        "Rules: which exposed workflows it contains besides those picked by hand"
+    )
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._may(request, "view", "change")
@@ -98,7 +103,7 @@ class RulesInline(RuleInline):
         if field is not None:
             if db_field.name in NARROWEST:
                 field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
-            field.widget.attrs["aria-label"] = f"{db_field.verbose_name} of the rule".capitalize()
+            field.widget.attrs["aria-label"] = capfirst(_("%s of the rule") % db_field.verbose_name)
         return field
 
 
@@ -109,15 +114,16 @@ def over_budget() -> list[int]:
     return [toolset.pk for toolset in budgeted if cost_of(toolset, catalogue).is_over_budget]
 
 
-def needs_smaller_lists() -> list[Need]:
+def toolset_rows() -> list[Row]:
     budgets = address("admin:catalogue_toolset_changelist", budget="over")
-    return [Need(number=len(over_budget()), words="Toolsets over their token budget", url=budgets)]
+    words, number = _("Toolsets over their token budget"), len(over_budget())
+    return [Row(key="toolset-budgets", number=number, words=words, url=budgets)]
 
 
 class BudgetFilter(OptionsFilter):
-    title = "token budget"
+    title = gettext_lazy("token budget")
     parameter_name = "budget"
-    options = {"over": ("enabled, and over its budget", lambda: Q(pk__in=over_budget()))}
+    options = {"over": (gettext_lazy("enabled, and over its budget"), lambda: Q(pk__in=over_budget()))}
 
 
 class ToolsetChangeList(CatalogueChangeList):
@@ -129,9 +135,15 @@ class ToolsetChangeList(CatalogueChangeList):
             toolset.cost = tool_lists.cost_of_toolset(toolset, catalogue)
 
 
+def _about(tokens: int) -> str:
+    return _("about %s") % f"{tokens:,}"
+
+
 @admin.register(Toolset)
 class ToolsetAdmin(ButtonsMixin):
-    list_display = ("slug", "address", "mode_shown", "workflows", "tokens_of_list", "bound_tokens", "enabled")
+    list_display = (
+        "name", "address", "mode_shown", "workflows", "tokens_of_list", "budget", "bound_tokens", "enabled",
+    )  # fmt: skip
     list_filter = (
         ("mode", ChoicesDropdownFilter), ("portable", BooleanRadioFilter), ("enabled", BooleanRadioFilter),
         BudgetFilter,
@@ -144,18 +156,14 @@ class ToolsetAdmin(ButtonsMixin):
     change_form_outer_after_template = "mcp_bridge/admin/toolset_contents.html"
     fieldsets = (
         (None, {"fields": (("slug", "title"), "description", "enabled")}),
-        ("What it shows", {"fields": (("mode", "portable"), "picked")}),
-        ("Token budget", {"fields": ("token_budget",)}),
+        (gettext_lazy("What it shows"), {"fields": (("mode", "portable", "cards"), "picked")}),
+        (gettext_lazy("Token budget"), {"fields": ("token_budget",)}),
         (
-            "Clients",
+            gettext_lazy("Clients"),
             {"fields": ("reserved_for", "inline_wait_seconds", ("calls_per_minute", "calls_at_once"))},
         ),
-        ("Approval", {"fields": (("approval_required", "approvers_needed"),)}),
+        (gettext_lazy("Approval"), {"fields": (("approval_required", "approvers_needed"),)}),
     )
-
-    class Media:
-        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("mcp_bridge/admin/workflow_picker.css",)}
-        js = ("mcp_bridge/admin/workflow_picker.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Toolset]:
         bound = Count("tokens", filter=Q(tokens__revoked_at=None))
@@ -169,28 +177,36 @@ class ToolsetAdmin(ButtonsMixin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        whole = {"whole_url": resource_url(), "whole": tool_lists.cost_of_catalogue(confirmed_catalogue())}
-        return super().changelist_view(request, (extra_context or {}) | whole)
+        cost = tool_lists.cost_of_catalogue(confirmed_catalogue())
+        whole = {"url": resource_url(), "full": _in_words(cost.full), "compact": _in_words(cost.compact)}
+        return super().changelist_view(request, (extra_context or {}) | {"whole": whole})
 
-    address = column("address", "slug", lambda slug: chip(breakable(resource_url(slug))), sorts=False)
-    mode_shown = column("mode", "mode", str)
-    workflows = column("workflows", "shown", len, sorts=False)
+    name = column(gettext_lazy("toolset"), "slug", str)
+    address = column(gettext_lazy("address"), "slug", resource_url, sorts=False)
+    mode_shown = column(gettext_lazy("mode"), "mode", str)
+    workflows = column(gettext_lazy("workflows"), "shown", len, sorts=False)
 
-    @admin.display(description="tokens of its list")
-    def tokens_of_list(self, toolset: Any) -> SafeString:
-        cost: tool_lists.ToolsetCost = toolset.cost
-        return side_by_side([f"about {cost.served.tokens:,}", _budget_badge(cost)])
+    tokens_of_list = column(gettext_lazy("tokens of its list"), "cost.served.tokens", _about, sorts=False)
 
-    @admin.display(description="bound tokens", ordering="bound_count")
-    def bound_tokens(self, toolset: Any) -> SafeString:
-        return _link_to_tokens(toolset, toolset.bound_count)
+    @admin.display(description=gettext_lazy("bound tokens"), ordering="bound_count")
+    def bound_tokens(self, toolset: Any) -> Any:
+        query = f"?toolset__id__exact={toolset.pk}"
+        return link(toolset.bound_count, "mcp_bridge_accesstoken_changelist", query=query)
+
+    @display(  # type: ignore[untyped-decorator]
+        description=gettext_lazy("budget"), label={"over": "warning", "within": "success"}
+    )
+    def budget(self, toolset: Any) -> tuple[str, str]:
+        return _compared_with_budget(toolset.cost)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "picked":
             # Without Django's links to related objects.
-            return db_field.formfield(widget=WorkflowPicker())
+            return db_field.formfield(widget=PickedWorkflows())
         if db_field.name == "reserved_for":
-            return ReservedForField(label="Reserved for", help_text=db_field.help_text)
+            return ReservedForField(label=gettext_lazy("Reserved for"), help_text=db_field.help_text)
+        if db_field.name == "slug":
+            kwargs["label"] = _("Address")
         if db_field.name == "description":
             kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -201,12 +217,13 @@ class ToolsetAdmin(ButtonsMixin):
             path("choices/", guarded(self._choices), name="catalogue_toolset_choices"),
             path("preview/", guarded(self._preview), name="catalogue_toolset_preview_new"),
             path("<int:key>/preview/", guarded(self._preview), name="catalogue_toolset_preview"),
+            *publishing.urls(self.admin_site),
             *super().get_urls(),
         ]
 
     def _choices(self, request: HttpRequest) -> HttpResponse:
         self._check_may_edit(request)
-        return TemplateResponse(request, CHOICES, find_choices(request.GET.get("find_workflows", "")))
+        return PickedWorkflows().show_found(request)
 
     def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
         self._check_may_edit(request)
@@ -222,21 +239,18 @@ class ToolsetAdmin(ButtonsMixin):
         ]
         rules = [line.instance for line in lines if not line.cleaned_data.get("DELETE")]
         catalogue = confirmed_catalogue()
-        picked = {workflow.pk for workflow in form.cleaned_data.get("picked", ())}
+        picks = {workflow.pk: workflow.tool_name for workflow in form.cleaned_data.get("picked", ())}
         ordered = sorted(rules, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
-        shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
+        shown = choose(catalogue.workflows.values(), rules=ordered, picked=picks.keys())
         before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
         cost = tool_lists.cost_of_proposal(form.instance, shown)
         problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
-        context = {
-            "groups": [
-                group_of("would be in it", list(shown)),
-                group_of("new in it", [name for name in shown if name not in before]),
-                group_of("no longer in it", [name for name in before if name not in shown]),
+        context = _describe_contents(shown, set(picks.values()), cost) | {
+            "problems": [_("Rule: %s") % problem for problem in problems],
+            "changes": [
+                group_of(_("new in it"), [name for name in shown if name not in before]),
+                group_of(_("no longer in it"), [name for name in before if name not in shown]),
             ],
-            "cost": cost,
-            "share": min(100, cost.served.tokens * 100 // cost.budget) if cost.budget else None,
-            "problems": [f"Rule: {problem}" for problem in problems],
         }
         return TemplateResponse(request, "mcp_bridge/admin/toolset_preview.html", context)
 
@@ -259,18 +273,21 @@ class ToolsetAdmin(ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
         catalogue = confirmed_catalogue()
-        cost, count = tool_lists.cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
-        return {
-            "headline": [_state_badges(obj, cost), cost.warning],
+        shown, picked = shown_by(obj, catalogue), dict(obj.picked.values_list("tool_name", "pk"))
+        cost = tool_lists.cost_of_toolset(obj, catalogue)
+        count = ngettext("%(count)s workflow", "%(count)s workflows", len(shown))
+        return _describe_contents(shown, picked.keys(), cost) | {
+            "headline": [_advice(cost)],
+            "budget": _compared_with_budget(cost),
             "facts": [
-                ("Address", chip(resource_url(obj.slug))),
-                ("Shows", counted(count, "workflow")),
-                ("List in full mode", str(cost.full)),
-                ("List in compact mode", str(cost.compact)),
-                ("Budget", cost.compared),
-                ("Bound tokens", _link_to_tokens(obj, len(tokens_bound_to(obj)))),
+                (_("Address"), resource_url(obj.slug)),
+                (_("Shows"), count % {"count": f"{len(shown):,}"}),
+                (_("List in full mode"), _in_words(cost.full)),
+                (_("List in compact mode"), _in_words(cost.compact)),
+                (_("Budget"), _compared(cost)),
             ],
-            "contents": _contents(obj, catalogue),
+            "bound": tokens_bound_to(obj),
+            "unexposed": _unexposed(request, picked, catalogue),
             "refused": find_refused(obj, catalogue),
             "configurations": configurations_of(server := server_for_users(obj.slug)),
             "clients_sign_in": server.token is None,
@@ -284,7 +301,12 @@ class ToolsetAdmin(ButtonsMixin):
         kept = [
             str(ToolsetInUse(toolset, names)) for toolset in toolsets if (names := tokens_bound_to(toolset))
         ]
-        return [f"Toolset: {toolset}" for toolset in toolsets], {"toolsets": len(toolsets)}, set(), kept
+        return (
+            [_("Toolset: %s") % toolset for toolset in toolsets],
+            {_("toolsets"): len(toolsets)},
+            set(),
+            kept,
+        )
 
     def delete_model(self, request: HttpRequest, obj: Toolset) -> None:
         delete_toolset(obj)
@@ -294,92 +316,104 @@ class ToolsetAdmin(ButtonsMixin):
             delete_toolset(toolset)
 
 
-def _state_badges(toolset: Toolset, cost: tool_lists.ToolsetCost) -> SafeString:
-    switched = badge("on", "success") if toolset.enabled else badge("disabled: its address answers 404")
-    portable = badge("portable", "info") if toolset.portable else ""
-    return side_by_side([switched, badge(toolset.mode, "info"), portable, _budget_badge(cost)])
+# What the costs say of themselves stands in logs, too, and stays English there.
 
 
-def _budget_badge(cost: tool_lists.ToolsetCost) -> str:
-    if cost.budget is None:
-        return ""
-    if cost.is_over_budget:
-        return badge(f"{cost.percent_over:,} % over budget", "warning", title=cost.warning)
-    return badge("within budget", "success", title=cost.compared)
-
-
-def _link_to_tokens(toolset: Toolset, count: int) -> SafeString:
-    return link(count, "mcp_bridge_accesstoken_changelist", query=f"?toolset__id__exact={toolset.pk}")
-
-
-def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
-    shown = shown_by(toolset, catalogue)
-    picked = set(toolset.picked.values_list("tool_name", flat=True))
-    return [
-        group_of("picked by hand", sorted(picked & shown.keys())),
-        group_of("included by its rules", [name for name in shown if name not in picked]),
-        group_of("exposed, but not in it", [name for name in catalogue.workflows if name not in shown]),
-        group_of("picked by hand, but not exposed", sorted(picked - shown.keys())),
-    ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    key: int
-    name: str
-    description: str
-    source: str
-    tokens: int | None  # None if its row is invalid
-    is_exposed: bool
-    is_picked: bool
-
-
-class WorkflowPicker(forms.SelectMultiple):
-    template_name = "mcp_bridge/admin/workflow_picker.html"
-
-    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        keys = [key for key in value or () if str(key).isdecimal()]
-        picked = Workflow.objects.filter(pk__in=keys)
-        return {
-            "widget": {"name": name, "attrs": attrs or {}},
-            "name": name,
-            "choices": _choices_of(list(picked.select_related("source").for_lists()), are_picked=True),
-            "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
-            "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
-            "choices_template": CHOICES,
-        }
-
-
-def find_choices(text: str) -> dict[str, Any]:
-    """Workflows with all words in name, description, tags or source."""
-    found = Workflow.objects.present().select_related("source").for_lists()
-    for word in text[:MAX_SEARCH].split()[:10]:
-        if "*" in word or "?" in word:
-            found = found.named_like(word)
-        else:
-            found = found.matching(word) | found.tagged(word) | found.filter(source__name__icontains=word)
-    total = found.count()
-    return {
-        "choices": _choices_of(list(found[:MAX_SHOWN]), are_picked=False),
-        "name": "picked",
-        "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
-        "total": total,
-        "more": max(0, total - MAX_SHOWN),
+def _in_words(cost: tool_lists.ListCost) -> str:
+    tools = ngettext("%(count)s tool", "%(count)s tools", cost.tools) % {"count": f"{cost.tools:,}"}
+    return _("%(tools)s, %(characters)s characters, about %(tokens)s tokens") % {
+        "tools": tools,
+        "characters": f"{cost.characters:,}",
+        "tokens": f"{cost.tokens:,}",
     }
 
 
-def _choices_of(workflows: list[Workflow], *, are_picked: bool) -> list[Choice]:
-    costs = tool_lists.tokens_by_key([workflow.pk for workflow in workflows])
-    exposed = confirmed_catalogue().workflows
-    return [
-        Choice(
-            key=workflow.pk,
-            name=workflow.tool_name,
-            description=cut_short(workflow.shown_description, SHOWN_DESCRIPTION),
-            source=workflow.source.name,
-            tokens=costs.get(workflow.pk),
-            is_exposed=workflow.tool_name in exposed,
-            is_picked=are_picked,
-        )
-        for workflow in workflows
-    ]
+def _compared(cost: tool_lists.ToolsetCost) -> str:
+    """Empty without a budget."""
+    if cost.budget is None:
+        return ""
+    shown = {"tokens": f"{cost.served.tokens:,}", "budget": f"{cost.budget:,}"}
+    if not cost.is_over_budget:
+        return _("%(tokens)s of %(budget)s tokens") % shown
+    return _("%(tokens)s of %(budget)s tokens: %(percent)s %% over") % {
+        **shown,
+        "percent": f"{cost.percent_over:,}",
+    }
+
+
+def _advice(cost: tool_lists.ToolsetCost) -> str:
+    """Empty within the budget."""
+    if cost.budget is None or not cost.is_over_budget:
+        return ""
+    if cost.compact.tokens > cost.budget:
+        told = _("%(compared)s; raise the budget, because the built-in tools alone take %(tokens)s")
+    else:
+        told = _("%(compared)s; switch it to compact mode or remove workflows")
+    return told % {"compared": _compared(cost), "tokens": f"{cost.compact.tokens:,}"}
+
+
+def _compared_with_budget(cost: tool_lists.ToolsetCost) -> tuple[str, str]:
+    """A key and its words; empty without a budget."""
+    if cost.budget is None:
+        return "", ""
+    return (
+        ("over", _("%(percent)s %% over budget") % {"percent": f"{cost.percent_over:,}"})
+        if cost.is_over_budget
+        else ("within", _("within budget"))
+    )
+
+
+def _describe_contents(shown: Workflows, picked: Set[str], cost: tool_lists.ToolsetCost) -> dict[str, Any]:
+    hidden = sorted(picked - shown.keys())
+    return {
+        "count": len(shown),
+        "cost": cost,
+        "served": _in_words(cost.served),
+        "compared": _compared(cost),
+        "share": min(100, cost.served.tokens * 100 // cost.budget) if cost.budget else None,
+        "hidden": len(hidden),
+        "groups": [
+            group_of(_("picked by hand"), sorted(picked & shown.keys())),
+            group_of(_("included by its rules"), [name for name in shown if name not in picked]),
+            group_of(_("picked by hand, but not exposed"), hidden),
+        ],
+    }
+
+
+def _unexposed(request: HttpRequest, picked: dict[str, int], catalogue: ExposedCatalogue) -> dict[str, Any]:
+    """The picks that enabling would expose, with their content hashes; empty for users who may not do it."""
+    if not publishing.may_publish(request.user):
+        return {}
+    hidden = [key for name, key in picked.items() if name not in catalogue.workflows]
+    added = plan_publication(hidden[:MAX_PUBLISHED]).added
+    seen = {workflow.pk: workflow.content_hash for workflow in added}
+    return {"count": len(added), "seen": json.dumps(seen)} if added else {}
+
+
+class PickedWorkflows(WorkflowPicker):
+    field = "picked"
+    view = "admin:catalogue_toolset_choices"
+
+    def find(self, text: str) -> tuple[Iterable[Workflow], int]:
+        found = search_workflows(Workflow.objects.present(), text)
+        return found.select_related("source").for_lists()[:MAX_SHOWN], found.count()
+
+    def find_picked(self, values: Iterable[Any]) -> Iterable[Workflow]:
+        keys = [key for key in values if read_key(key) is not None]
+        picked = Workflow.objects.filter(pk__in=keys)
+        return picked.select_related("source").for_lists()
+
+    def choices_of(self, workflows: Iterable[Workflow]) -> list[Choice]:
+        rows, catalogue = list(workflows), confirmed_catalogue()
+        runnable, keys = catalogue.runnable, {workflow.pk for workflow in rows}
+        costs = tool_lists.tokens_of(runnable[key] for key in keys & runnable.keys())
+        costs |= tool_lists.tokens_by_key(keys - runnable.keys())
+        return [
+            Choice(
+                workflow=one,
+                key=one.pk,
+                tokens=costs.get(one.pk),
+                is_exposed=one.tool_name in catalogue.workflows,
+            )
+            for one in rows
+        ]

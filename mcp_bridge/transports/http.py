@@ -44,6 +44,7 @@ from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from connectors.formats.json import find_repetition, mend
+from executions.run_callers import CARDS
 from identity.authentication import TooManyFailures, challenge, note_wrong_token
 from identity.bearers import AuthenticationUnavailable, find_bearer, sent_token
 from identity.doorkeeper import Throttled, address_in, allowed_origins, doorkeeper
@@ -68,6 +69,7 @@ from mcp_bridge.request_meta import (
     SESSION_HEADER,
     id_in,
     marks_of_handshake,
+    sender_shows_cards,
     session_marks,
     usable_id,
 )
@@ -136,7 +138,11 @@ class McpEndpoint:
         if form is not None:
             headers["accept"] = BOTH  # To all that follows, which answers in either form
             if form == JSON:
-                del headers[SESSION_HEADER]  # Its marks allow questions, which come on event streams
+                # The other marks allow questions, which come on event streams.
+                is_to_stay = CARDS in session_marks(headers)
+                del headers[SESSION_HEADER]
+                if is_to_stay:
+                    headers[SESSION_HEADER] = f"{CARDS}-"
             send = _OneForm(form, send).send
         try:
             access = await self._admit(scope)
@@ -212,8 +218,11 @@ class McpEndpoint:
         if (version := _valid_version(message, scope)) is None:
             return False
         cursor = (message.get("params") or {}).get("cursor")
+        has_cards = sender_shows_cards(message, Headers(scope=scope), version)
         try:
-            page_json = await self._server.tool_lists.page_json(access, version, cursor)
+            page_json = await self._server.tool_lists.page_json(
+                access, version, cursor, shows_cards=has_cards
+            )
         except MCPError:
             return False
         LISTED.inc()
@@ -545,7 +554,11 @@ class ChangeStreams:
             try:
                 with self.streams.opened(access) as stream:
                     changes = notifications.Notifier(
-                        stream=stream, interests=interests, version=version, snapshots=self.snapshots
+                        stream=stream,
+                        interests=interests,
+                        version=version,
+                        shows_cards=CARDS in session_marks(headers),
+                        snapshots=self.snapshots,
                     )
                     await _EventStream(receive, send).carry(changes)
             except notifications.TooManyStreams as error:

@@ -64,6 +64,12 @@ def press(client: Client, obj: models.Model, button: str) -> Any:
     return client.post(reverse(f"admin:{obj._meta.app_label}_{obj._meta.model_name}_{button}", args=[obj.pk]))
 
 
+def press_and_agree(client: Client, obj: models.Model, button: str) -> Any:
+    """Press the button, and answer the question whether tools may be exposed."""
+    answer = press(client, obj, button)
+    return answer if answer.status_code == 302 else answer_question(client, answer)
+
+
 def run_action(client: Client, action: str, *objects: models.Model, everything: bool = False) -> Any:
     """Select rows of a list, or all that match, and run one of its actions."""
     selected = {"action": action, "_selected_action": [obj.pk for obj in objects]}

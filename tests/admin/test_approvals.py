@@ -8,10 +8,10 @@ from django.utils import timezone
 
 from catalogue.actions.workflows import override_workflow
 from catalogue.models import Workflow
-from executions.approvals import content_of
+from executions.approvals import change_arguments, content_of
 from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State
 from executions.starting import create_execution
-from tests.admin.pages import text_of
+from tests.admin.pages import text_of, told
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.executions.steps import request_for
 from tests.factories import make_execution, make_workflow
@@ -44,8 +44,8 @@ class TestInABrowser:
         execution = waiting_call()
         window.open(page_of(execution))
         shown = window.browser.run("return document.body.innerText")
-        for told in ("1200", "<b>now</b>", "Alice", "2 succeeded", "Each call of pay needs approval."):
-            assert told in shown
+        for words in ("1200", "<b>now</b>", "Alice", "2 succeeded", "Each call of pay needs approval."):
+            assert words in shown
         if control == "approve_for":
             window.browser.run("document.querySelector('[name=number]').value = '3'")
             window.browser.run("document.querySelector('[name=unit]').value = '60'")
@@ -60,6 +60,34 @@ class TestInABrowser:
             assert Execution.objects.get(pk=execution.pk).state == State.PENDING
         assert StandingApproval.objects.exists() == (control == "approve_for")
         assert not window.browser.run("return !!document.querySelector('form[action$=\"/approve/\"]')")
+
+    def test_changed_arguments_are_shown_beside_those_that_were_asked_for(self, window):
+        execution = waiting_call()
+        window.open(page_of(execution))
+        window.click("details summary")
+        window.browser.run(
+            'document.querySelector(\'details [name=arguments]\').value = \'{"amount": 900, "note": "<b>"}\''
+        )
+        window.click_through('form[action$="/change_arguments/"] button')
+        rows = "[...document.querySelectorAll('[data-argument]')].map(row => row.innerText.split(/\\s+/))"
+        assert window.run(f"return {rows}") == [["amount", "1200", "900"], ["note", '"<b>now</b>"', '"<b>"']]
+        assert not window.run("return !!document.querySelector('form[action$=\"/approve_for/\"]')")
+        window.click_through('form[action$="/approve/"] button')
+        assert Approval.objects.get().state == Approval.State.APPROVED
+        assert Execution.objects.get(pk=execution.pk).payload.sent_input == {"amount": 900, "note": "<b>"}
+
+
+def test_an_approver_who_has_not_seen_the_change_approves_nothing(admin_client):
+    execution = waiting_call()
+    seen = Approval.objects.get().binding
+    user = User.objects.create_superuser("ben")
+    change_arguments(execution.pk, user=user, arguments={"amount": 1}, seen=seen)
+    decided = admin_client.post(f"/admin/executions/approval/{execution.pk}/approve/", {"seen": seen})
+    assert "ben has changed the arguments" in told(decided)
+    stale = {"seen": seen, "arguments": '{"amount": 2}'}
+    admin_client.post(f"/admin/executions/approval/{execution.pk}/change_arguments/", stale)
+    assert Execution.objects.get(pk=execution.pk).payload.sent_input == {"amount": 1}
+    assert Approval.objects.get().is_waiting
 
 
 def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client):
@@ -100,14 +128,14 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client):
 def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_does_then(admin_client):
     """People approved payments of agents that had given up, and that had meanwhile made them otherwise."""
     execution = waiting_call()
-    for left, told, gone in (
+    for left, words, gone in (
         (execution.mark_answered, "the caller can ask for the result", False),
         (execution.mark_unanswered, "its caller left without an answer", True),
     ):
         left()
         shown = text_of(admin_client.get(page_of(execution)))
         listing = text_of(admin_client.get("/admin/executions/approval/"))
-        assert told in shown
+        assert words in shown
         assert ("caller is gone" in listing, "caller is gone" in shown) == (gone, gone)
         assert ("The call runs all the same, and its record keeps the result." in shown) == gone
     Execution.objects.update(awaited_until=timezone.now() + timedelta(minutes=1))

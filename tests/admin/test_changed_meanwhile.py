@@ -356,11 +356,24 @@ def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client):
     WorkflowFilter.objects.get(pk=second.pk).delete()
     saved = admin_client.post(FILTERS, typed_in(mine, third, enabled=False))
     assert saved.status_code == 302
-    assert "A filter was deleted since the list was opened" in told(saved)
-    assert "1 workflow filter was changed" in told(saved)
+    assert "A rule was deleted since the list was opened" in told(saved)
+    assert "1 exposure rule was changed" in told(saved)
     assert HistoryEntry.of(first).count() == HistoryEntry.of(third).count() == 1
     rows = WorkflowFilter.objects.values_list("pk", "position", "enabled")
     assert list(rows) == [(third.pk, 3, False), (first.pk, 9, True)]
+
+
+def test_a_list_without_a_row_that_others_deleted_is_asked_about_and_saved(admin_client):
+    """A4.2: the rows after the deleted one keep what was typed for them."""
+    make_workflow(name="cat")
+    rules = [make_filter(f"{name}*", action="exclude", position=place) for place, name in enumerate("abc", 1)]
+    mine = opened_list(admin_client)
+    WorkflowFilter.objects.get(pk=rules[1].pk).delete()
+    asked = admin_client.post(FILTERS, typed_in(mine, rules[2], enabled=False))
+    assert "1 workflow would be let through: cat." in text_of(asked)
+    assert [row.pk for row in asked.context["cl"].result_list] == [rules[0].pk, rules[2].pk]
+    assert admin_client.post(FILTERS, sent_back_list(asked)).status_code == 302
+    assert list(WorkflowFilter.objects.values_list("enabled", flat=True)) == [True, False]
 
 
 def test_what_both_changed_in_a_list_is_told_beside_its_row(admin_client, staff_with):
@@ -393,7 +406,7 @@ def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client):
     WorkflowFilter.objects.filter(pk=rule.pk).update(enabled=False)
     saved = admin_client.post(FILTERS, typed_in(mine, other, position=3))
     assert saved.status_code == 302
-    assert "1 workflow filter was changed" in told(saved) and not HistoryEntry.of(rule).exists()
+    assert "1 exposure rule was changed" in told(saved) and not HistoryEntry.of(rule).exists()
     assert list(WorkflowFilter.objects.values_list("enabled", flat=True)) == [False, True]
 
 
@@ -403,7 +416,7 @@ def test_every_list_that_is_edited_compares_with_what_it_showed():
     assert lists == {WorkflowFilter}
 
 
-@pytest.mark.databases("catalogue.admin.filters")
+@pytest.mark.databases("catalogue.admin.exposure_rules")
 @pytest.mark.django_db(transaction=True)
 def test_of_two_lists_saved_at_the_same_moment_one_is_told(admin_client):
     """D5"""

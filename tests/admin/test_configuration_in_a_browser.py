@@ -22,7 +22,7 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window, tmp_p
     make_toolset("finance", picked=[make_workflow(make_source("orders"))])
     file = tmp_path / "catalogue.yaml"
     file.write_text(FILE)
-    window.open("/admin/")
+    window.open("/admin/catalogue/productsettings/")
     window.click_through(f"a[href$='{AS_CODE}']")
     window.browser.complaints()
     window.browser.attach("input[type=file]", file)

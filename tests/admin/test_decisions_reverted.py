@@ -62,8 +62,8 @@ def accept_several_by_rest(client: Client) -> None:
 
 
 def accept_on_its_page(client: Client) -> None:
-    address = f"/admin/catalogue/review/{Review.objects.get().pk}/accept/"
-    assert told(client.post(address, {"offer": offer()})).endswith("Accepted: report_1.")
+    sent = {"key": Review.objects.get().pk, "seen": offer(), "decision": "accept", "named": "commanding"}
+    assert told(client.post("/admin/catalogue/review/decide/", sent)).endswith("Accepted: report_1.")
 
 
 def accept_by_command(client: Client) -> None:

@@ -48,7 +48,7 @@ def test_runs_are_shown_with_a_way_to_our_own_executions(review, talker, admin_c
     )
     page = admin_client.get(address(review))
     shown = text_of(page)
-    assert f"Runs at the engine: {review.source.name}" in shown and "Started after, UTC" in shown
+    assert f"Runs at the engine: {review.source.name}" in shown and "Started after" in shown
     assert "TimedOut 1 min 30 s review run-1" in shown
     assert page_url(ours) in page.content.decode()
     assert HOSTILE not in page.content.decode() and HOSTILE in shown

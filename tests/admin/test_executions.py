@@ -18,7 +18,7 @@ from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
-from executions.models import Execution, ExecutionPayload, Retention, State
+from executions.models import Approval, Execution, ExecutionPayload, Retention, State
 from executions.models.lifecycle import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
@@ -40,12 +40,32 @@ def found(client: Client, **query: str) -> list[Execution]:
 # The list
 
 
-def test_the_list_shows_state_caller_door_and_progress(admin_client):
+def test_the_list_shows_state_error_caller_and_progress(admin_client):
     """A8.2, B3."""
-    make_execution(state=State.RUNNING, progress=40.0, caller_name="claude", tool_name="countdown")
+    source = make_source("orders")
+    make_execution(make_workflow(source), state=State.RUNNING, progress=40.0, caller_name="claude")
+    make_execution(
+        make_workflow(source),
+        state=State.FAILED,
+        error=f'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: {"x" * 500}',
+    )
     shown = text_of(admin_client.get(list_url(Execution)))
-    assert "countdown" in shown
-    assert "running claude MCP just now - 40 %" in shown
+    assert "running, 40 % - orders claude, MCP just now -" in shown
+    assert f"failed ValueError: {'x' * 107}… orders" in shown
+
+
+def test_lists_on_other_pages_show_the_cause_of_each_error(admin_client):
+    """On the page of the workflow, the overview, and the page of an approval of the same tool."""
+    workflow = make_workflow(name="billing")
+    error = 'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: no such invoice'
+    make_execution(workflow, state=State.FAILED, error=error, caller_name="claude")
+    approval = Approval.objects.create(
+        execution=make_execution(workflow, state=State.UNAPPROVED),
+        requested_at=timezone.now(),
+        expires_at=timezone.now() + timedelta(hours=1),
+    )
+    for address in (page_url(workflow), "/admin/", page_url(approval)):
+        assert "billing failed KeyError: no such invoice claude, MCP" in text_of(admin_client.get(address))
 
 
 def test_the_list_never_reads_payloads(admin_client):
@@ -216,6 +236,25 @@ def test_an_executions_page_tells_the_whole_story(admin_client):
         assert part in shown, part
 
 
+def test_a_page_begins_with_the_state_and_ends_with_what_few_need(admin_client):
+    execution = make_execution(payload={"status_answer": {"status": "done"}})
+    page = admin_client.get(page_url(execution)).content.decode()
+    parts = ("panel-state", "execution-payloads", "execution-timeline", "panel-facts", "execution-raw")
+    places = [page.index(f'id="{part}"') for part in parts]
+    assert places == sorted(places)
+    assert "/failures/" not in page
+
+
+def test_the_page_of_a_failure_leads_to_those_like_it(admin_client):
+    executions = [make_execution(state=State.FAILED, error=f"Order {number} is gone.") for number in range(2)]
+    make_execution(state=State.FAILED, error="Another")
+    page = admin_client.get(page_url(executions[0])).content.decode()
+    found = re.search(r'href="([^"]*/failures/[^"]*)"', page)
+    assert found is not None
+    (cause,) = admin_client.get(html.unescape(found[1])).context["causes"]
+    assert cause.cause.runs == 2
+
+
 def test_a_traceback_is_shown_once_with_its_own_lines(admin_client):
     """A8.4, B3: above; the timeline tells what its last line says."""
     last = "ValueError: 3 columns instead of 4"
@@ -225,6 +264,7 @@ def test_a_traceback_is_shown_once_with_its_own_lines(admin_client):
     page = admin_client.get(page_url(execution))
     shown = html.unescape(page.content.decode())
     assert f">{error}</pre>" in shown
+    assert shown.index('id="cause"') < shown.index("<details", shown.index('id="cause"')) < shown.index(error)
     assert shown.count("Traceback (most recent call last)") == 1
     assert f"failed {last}" in text_of(page)
     assert "Status polled once" in text_of(page)
@@ -541,7 +581,7 @@ def test_cancelling_reaches_the_engine_and_tells_what_came_of_it(admin_client, e
     assert [run["status"] for run in runs if run["run_id"] == execution.run_id] == ["CANCELLED"]
     execution.refresh_from_db()
     assert execution.cancel_requested_by == "admin"
-    assert "( just now ) by admin" in text_of(admin_client.get(page_url(execution)))
+    assert "(just now) by admin" in text_of(admin_client.get(page_url(execution)))
 
 
 @pytest.mark.django_db(transaction=True)

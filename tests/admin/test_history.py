@@ -44,12 +44,18 @@ ASKED_FOR: dict[str, dict[str, Any]] = {
 """What some actions ask for before they do anything."""
 
 
+LEAD_ON = ("accept_selected", "publish_selected")
+"""Actions that change nothing, but lead to a page that does."""
+
+
 def test_every_action_of_every_list_leaves_a_trace(admin_client, subtests):
     """B8: who did it, by which door and to what."""
     make_everything(User.objects.get())
     earlier = list(HistoryEntry.objects.values_list("pk", flat=True))
     looked_at = {f"offer-{review.pk}": review.offer_hash for review in Review.objects.all()}
     for model, action in bulk_actions():
+        if action in LEAD_ON:
+            continue
         with table_row(subtests, f"{model.__name__} {action}"):
             if action == "remove_selected":
                 make_workflow(missing_since=timezone.now())

@@ -160,6 +160,45 @@ result: {get: "/runs/{run_id}/output", query: {part: all}, output: "@"}
         return 200, {"/jobs": [{"id": "boil"}], "/runs/7": {"state": "done"}}.get(asked.path, {"id": "7"})
 
 
+class AskingKettle(JobEngine):
+    """Asks until it has been asked twice what it asks."""
+
+    declaration = """
+name: Kettle
+list: {get: /jobs, items: "@", id: id}
+start: {post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}
+status: {get: "/runs/{run_id}", state: state, states: {asks: running, done: completed}}
+questions:
+  get: /runs/{run_id}/questions
+  items: "@"
+  id: id
+  message: text
+  schema: fields
+  answer: {post: "/runs/{run_id}/answer", json: "{arguments}"}
+"""
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path.endswith("/questions"):
+            return 200, [{"id": "q1", "text": "Is it hot?", "fields": {"properties": {"hot": {}}}}]
+        times = sum(one.path.endswith("/questions") for one in self.asked)
+        state = "done" if times >= 2 else "asks"
+        return 200, {"/jobs": [{"id": "boil"}], "/runs/7": {"state": state}}.get(asked.path, {"id": "7"})
+
+
+def test_a_trial_shows_what_a_run_asks(tmp_path, monkeypatch):
+    """B10: once, and goes on when it is answered at the engine."""
+    monkeypatch.setattr(trial, "asyncio", SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
+    file = tmp_path / "kettle.yaml"
+    file.write_text(AskingKettle.declaration)
+    assert "questions.answer\n  POST /runs/RUN_ID/answer" in run("job_engine", str(file))[0]
+    with serving(AskingKettle()) as engine:
+        told, _ = run("job_engine", str(file), f"--at=http://127.0.0.1:{engine.port}", "--run=boil")
+    assert told.count("The run asks q1: Is it hot?") == 1
+    for line in ("  items: 1 found", '  schema: {"properties": {"hot": {}}}', "The run is completed."):
+        assert line in told.splitlines(), told
+    assert not [asked for asked in engine.asked if asked.path.endswith("/answer")]
+
+
 @pytest.mark.parametrize(
     ("result", "words"),
     [

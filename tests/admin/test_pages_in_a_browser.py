@@ -1,6 +1,7 @@
 """Every page of the admin in a real browser: its title, its scripts, its width and whom it shuts out."""
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,9 +14,14 @@ from django.test import RequestFactory
 from django.urls import reverse
 
 import config.urls  # noqa: F401 - it registers the pages
+from catalogue.admin.workflow_page import TABS
 from catalogue.models import Review, Source, Workflow
+from executions.failures import FailureFilter, find_failures
+from executions.models import Execution
+from executions.statistics import Period
 from tests.admin.pages import page_url
-from tests.admin.window import Window, in_parts, make_everything, make_http_tool
+from tests.admin.test_answering import form_of, pause
+from tests.admin.window import LITTLE, Window, in_parts, make_everything, make_http_tool
 from tests.e2e.webdriver import BROWSER, DRIVER, ENTER, MISSING, TAB
 from tests.factories import make_workflow
 from tests.processes import ROOT
@@ -36,6 +42,8 @@ CLASSES = "document.documentElement.classList"
 GRAVE = ("critical", "serious")
 OF_COLOURS = "color-contrast"
 """The one rule of axe that the same page in other colours can break."""
+MARKUP = re.compile(r"</?(?:time|span|div|p|a|code)\b[^>]*>")
+"""As text: it was escaped once too often."""
 OF_OTHERS = ".help-tooltip", ".select2-selection__rendered"
 """Left out: parts of Django's and Select2's own widgets."""
 
@@ -65,14 +73,17 @@ OWN = (
     "index", "password_change", "auth_user_password_change",
     "catalogue_workflow_add_tool", "catalogue_workflow_tool",
     "catalogue_source_import_temporal", "catalogue_source_import_openapi",
-    "catalogue_productsettings_as_code", "executions_engine_runs", "executions_run", "executions_usage",
-    "executions_uncalled", "orchestration_workflowrequest_try_it", "mcp_bridge_accesstoken_rotate",
+    "catalogue_productsettings_as_code", "catalogue_review_accept", "executions_engine_runs",
+    "executions_run", "executions_usage", "executions_failures", "executions_again",
+    "executions_execution_answer",
+    "orchestration_workflowrequest_try_it", "mcp_bridge_accesstoken_rotate", "mcp_bridge_accesstoken_reach",
 )  # fmt: skip
 """Besides those that every model has."""
 WITHOUT_KEY = {
     "index", "password_change", "catalogue_workflow_add_tool", "catalogue_source_import_temporal",
-    "catalogue_source_import_openapi", "catalogue_productsettings_as_code",
-    "executions_usage", "executions_uncalled", "orchestration_workflowrequest_try_it",
+    "catalogue_source_import_openapi", "catalogue_productsettings_as_code", "catalogue_review_accept",
+    "executions_usage", "executions_failures", "orchestration_workflowrequest_try_it",
+    "mcp_bridge_accesstoken_reach",
 }  # fmt: skip
 
 
@@ -86,6 +97,11 @@ def address_of(name: str) -> str:
     app, model, kind = _parts_of(name)
     if name in WITHOUT_KEY or kind in ("changelist", "add"):
         return reverse(f"admin:{name}") + ("?kind=simplified" if name == "catalogue_source_add" else "")
+    if name == "executions_again":
+        causes = find_failures(FailureFilter(period=Period.MONTH)).causes
+        return reverse(f"admin:{name}") + f"?period={Period.MONTH}&cause={causes[0].key}"
+    if name == "executions_execution_answer":
+        return form_of(Execution.objects.paused().first() or pause())
     if name == "catalogue_workflow_tool":
         return reverse(f"admin:{name}", args=[Workflow.objects.get(tool_name="get_order").pk])
     if name == "executions_engine_runs":
@@ -139,7 +155,20 @@ def look_at(window: Window, axe: str, name: str) -> None:
             if KEPT:
                 PICTURES.mkdir(parents=True, exist_ok=True)
                 (PICTURES / f"{name}-{width}-{colours}.png").write_bytes(window.browser.picture())
+    assert not (markup := MARKUP.findall(window.browser.text())), markup
     assert window.browser.complaints() == []
+    assert not problems, "\n".join(problems)
+
+
+def test_every_tab_of_a_workflow_can_be_used_without_sight_and_fits(window, axe):
+    make_everything(User.objects.get())
+    address, problems = page_url(Workflow.objects.get(name="plain")), []
+    for tab in TABS:
+        window.browser.resize(NARROW)
+        window.open(LITTLE)
+        window.open(f"{address}#{tab}")
+        problems += [f"{tab}: {one}" for one in axe_problems(window, axe)]
+        assert not (too_wide := overflowing(window)), too_wide
     assert not problems, "\n".join(problems)
 
 
@@ -154,10 +183,10 @@ def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window):
     """B8: the bar stays below the form while that is scrolled."""
     workflow = make_workflow()
     window.browser.resize(1280, 700)
-    window.open(page_url(workflow))
+    window.open(f"{page_url(workflow)}#text")
     window.run("document.querySelector('#id_tool_name').focus()")
     hidden = []
-    while (name := window.run("return document.activeElement.name")) != "approval_rules":
+    while (name := window.run("return document.activeElement.name")) != "offered_as_prompt":
         if window.run(IS_BEHIND_THE_BAR):
             hidden.append(name)
         window.browser.press(TAB)
@@ -165,7 +194,7 @@ def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window):
 
 
 def test_a_refused_form_leads_the_keyboard_to_each_field_that_is_wrong(window):
-    """B8: forms are several screens long, and the page began above the first of them."""
+    """B8: forms are several screens long, and the page began above the first of them; also to another tab."""
     workflow = make_workflow()
     window.browser.resize(1280, 700)
     window.open(page_url(workflow))
@@ -185,7 +214,7 @@ def test_the_badge_of_a_harmless_change_stands_beside_its_words(window):
     make_everything(User.objects.get())
     window.open(page_url(Review.objects.get(kind="changed", kept_at=None)))
     apart = """
-    const badge = [...document.querySelectorAll("#main h2 + span")].find(one => one.innerText === "HARMLESS");
+    const badge = [...document.querySelectorAll("#main h3 + span")].find(one => one.innerText === "HARMLESS");
     const middle = one => { const {top, bottom} = one.getBoundingClientRect(); return (top + bottom) / 2 };
     return Math.abs(middle(badge) - middle(badge.previousElementSibling));
     """

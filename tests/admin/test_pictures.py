@@ -85,7 +85,7 @@ def make_day() -> dict[str, tuple[str, int]]:
     review = Review.objects.create(workflow=pay, **changed)
     return {
         "overview": (reverse("admin:index"), 1200),
-        "workflow": (reverse("admin:catalogue_workflow_change", args=[pay.pk]), 1000),
+        "workflow": (reverse("admin:catalogue_workflow_change", args=[pay.pk]) + "#text", 1000),
         "review": (reverse("admin:catalogue_review_change", args=[review.pk]), 820),
         "approval": (reverse("admin:executions_approval_change", args=[asked.pk]), 1060),
         "execution": (reverse("admin:executions_execution_change", args=[paid.pk]), 1200),

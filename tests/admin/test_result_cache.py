@@ -5,7 +5,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from catalogue.models import Workflow
+from catalogue.models import ProductSettings, Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution
 from executions.starting import create_execution
 from tests.admin.pages import form_at, list_url, page_url, press, run_action, text_of, told
@@ -148,17 +148,18 @@ def test_the_page_of_a_workflow_tells_how_its_results_are_used(admin_client, rep
 def test_executions_show_which_were_answered_from_the_cache(admin_client, report):
     """A8.2: in the list, by a filter, and on the page, which leads to the run."""
     hit, run = Execution.objects.exclude(cached_at=None).get(), Execution.objects.get(cached_at=None)
-    assert "completed cached" in text_of(admin_client.get(list_url(Execution)))
+    assert "completed, cached" in text_of(admin_client.get(list_url(Execution)))
     for value, expected in (("yes", hit), ("no", run)):
         page = admin_client.get(list_url(Execution), {"cached": value})
         assert list(page.context["cl"].result_list) == [expected]
     shown = admin_client.get(page_url(hit))
-    assert "From the result cache run at" in text_of(shown) and page_url(run) in shown.content.decode()
+    assert "From the result cache its record" in text_of(shown) and page_url(run) in shown.content.decode()
     assert "From the result cache" not in text_of(admin_client.get(page_url(run)))
 
 
-def test_the_sidebar_leads_there(admin_client):
-    assert list_url(CachePolicy) in admin_client.get("/admin/").content.decode()
+def test_the_settings_lead_there(admin_client):
+    page = admin_client.get(list_url(ProductSettings), follow=True)
+    assert list_url(CachePolicy) in page.content.decode()
 
 
 def test_the_number_of_workflows_leads_to_those_workflows(admin_client, report):

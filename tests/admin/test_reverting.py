@@ -1,6 +1,7 @@
 """Old and new values of every change, by every door, and the way back."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,17 @@ from catalogue.models import HistoryEntry, Revision, Source, Toolset, Workflow, 
 from catalogue.models.history import HistoryIsKept
 from identity.models import AccessToken
 from identity.tokens import create_token
-from tests.admin.pages import answer_question, form_at, list_url, page_url, press, run_action, text_of, told
+from tests.admin.pages import (
+    answer_question,
+    form_at,
+    list_url,
+    page_url,
+    press,
+    press_and_agree,
+    run_action,
+    text_of,
+    told,
+)
 from tests.api.clients import administrator, staff_session
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
@@ -157,7 +168,7 @@ def test_each_change_is_kept_with_its_values_and_can_be_reverted(admin_client, c
     values = {name: pair for name, pair in entry.changes.items() if name != "rules"}
     assert values == CHANGES[change]
     assert entry.revision == (before if hasattr(obj, "tool_name") or entry.revision else None)
-    answer = press(admin_client, entry, "revert")
+    answer = press_and_agree(admin_client, entry, "revert")
     assert "has its previous values again" in told(answer)
     back = latest(obj)
     assert back.reverts == entry and back.actor_name == "admin"
@@ -169,7 +180,7 @@ def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(adm
     """A4.3, B8."""
     workflow = rename_by_form(admin_client)
     assert latest(workflow).revision == Revision.current()
-    press(admin_client, latest(workflow), "revert")
+    press_and_agree(admin_client, latest(workflow), "revert")
     shown = load_exposed_catalogue().workflows
     assert list(shown) == ["report"] and shown["report"].former_tool_names == ["monthly"]
 
@@ -213,9 +224,96 @@ def test_what_was_done_to_many_is_reverted_together(admin_client):
     assert "5 changes selected" in (page := text_of(asked)) and "enabled: on → off" in page
     assert Toolset.objects.exists() and Workflow.objects.filter(enabled=True).count() == 1
     keys = {"_selected_action": [entry.pk for entry in entries]}
-    shown = told(answer_question(admin_client, asked, **keys))
-    assert "Reverted: 5." in shown and not Toolset.objects.exists()
+    question = answer_question(admin_client, asked, **keys)
+    assert question.context["count"] == 2, "what was enabled before both is exposed again"
+    assert Toolset.objects.exists() and Workflow.objects.filter(enabled=True).count() == 1
+    shown = told(answer_question(admin_client, question, **keys))
+    assert "Reverted: 5 changes." in shown and not Toolset.objects.exists()
     assert Workflow.objects.filter(enabled=True).count() == 3
+
+
+# What one action changed, and the button beside its message
+
+
+def undo(client: Client, answer: Any) -> Any:
+    """Click the button beside the message that the answer leads to."""
+    page = client.get(answer.url if answer.status_code == 302 else answer.wsgi_request.get_full_path())
+    found = re.search(r'action="(/admin/catalogue/historyentry/undo/[^"]+)"', page.content.decode())
+    return client.post(found[1], {"back": list_url(Workflow)}) if found else None
+
+
+def test_a_bulk_action_is_one_entry_that_opens_to_its_members_and_is_undone_as_one(admin_client):
+    workflows = make_workflows(30, enabled=False)
+    question = run_action(admin_client, "enable_selected", *workflows)
+    answer = answer_question(admin_client, question, _selected_action=[one.pk for one in workflows])
+    assert undo(admin_client, answer).status_code == 302
+    assert not Workflow.objects.filter(enabled=True).exists()
+    rows = admin_client.get(list_url(HistoryEntry)).context["cl"].result_list
+    assert [row.together for row in rows] == [30, 30]
+    members = admin_client.get(list_url(HistoryEntry), {"batch": str(rows[0].batch)})
+    assert members.context["cl"].result_count == 30
+    assert {entry.reverts_id for entry in HistoryEntry.objects.filter(batch=rows[0].batch)} == {
+        entry.pk for entry in HistoryEntry.objects.filter(batch=rows[1].batch)
+    }
+
+
+def test_undoing_what_hid_tools_asks_first_and_names_them(admin_client):
+    workflows = make_workflows(25)
+    hidden = run_action(admin_client, "disable_selected", *workflows)
+    hidden = answer_question(admin_client, hidden, _selected_action=[one.pk for one in workflows])
+    question = undo(admin_client, hidden)
+    assert (question.status_code, question.context["count"]) == (200, 25)
+    assert question.context["names"] == sorted(one.tool_name for one in workflows)[:20]
+    assert not Workflow.objects.filter(enabled=True).exists()
+    assert answer_question(admin_client, question).status_code == 302
+    assert Workflow.objects.filter(enabled=True).count() == 25
+
+
+def test_an_agreement_is_only_to_the_tools_that_were_named(admin_client):
+    one, other = make_workflows(2)
+    answer = run_action(admin_client, "disable_selected", one, other)
+    make_filter(other.tool_name, action="exclude")
+    question = undo(admin_client, answer)
+    assert question.context["names"] == [one.tool_name]
+    WorkflowFilter.objects.all().delete()
+    asked_again = answer_question(admin_client, question)
+    assert asked_again.context["names"] == sorted([one.tool_name, other.tool_name])
+    assert not Workflow.objects.filter(enabled=True).exists()
+
+
+def test_undoing_leaves_what_others_have_changed_meanwhile(admin_client):
+    one, other = make_workflows(2, enabled=False)
+    answer = run_action(admin_client, "enable_selected", one, other)
+    disable_workflows(Workflow.objects.filter(pk=one.pk), by=command("disable_workflows"))
+    done = undo(admin_client, answer)
+    assert f"Not reverted: {one.tool_name}" in told(done)
+    assert not Workflow.objects.filter(enabled=True).exists()
+    assert latest(one).actor == "command"
+
+
+def test_who_may_not_change_the_objects_can_neither_see_nor_use_the_button(admin_client, staff_with):
+    workflow = make_workflow(enabled=False)
+    answer = run_action(admin_client, "enable_selected", workflow)
+    batch = HistoryEntry.of(workflow).get().batch
+    url = reverse("admin:catalogue_historyentry_undo", args=[batch])
+    member = staff_with("view_workflow", "view_historyentry")
+    assert member.post(url).status_code == 403
+    assert admin_client.get(url).status_code == 405
+    assert undo(admin_client, answer).url == list_url(Workflow)
+    elsewhere = admin_client.post(url, {"back": "https://evil.example/"})
+    assert elsewhere.url == reverse("admin:index")
+
+
+def test_a_deleted_toolset_is_back_with_one_click(admin_client):
+    toolset = make_toolset("finance", rules=["a*"])
+    answer = admin_client.post(reverse("admin:catalogue_toolset_delete", args=[toolset.pk]), {"post": "yes"})
+    undo(admin_client, answer)
+    assert Toolset.objects.get(slug="finance").pk == toolset.pk
+
+
+def test_what_changes_nothing_of_the_catalogue_offers_no_undo(admin_client):
+    source = make_source()
+    assert undo(admin_client, press(admin_client, source, "refresh_now")) is None
 
 
 def test_secrets_are_never_kept(admin_client):

@@ -1,5 +1,6 @@
 """The form of a source, made from the settings of its connector, and trying them before they are saved."""
 
+import html
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.django_db
 SEAL = "-----BEGIN SEAL-----\nc2VjcmV0\n-----END SEAL-----"
 LOST = "The secrets that you entered have expired. Enter them again."
 FILLED_IN = NEW | SETTINGS
-BY_SCRIPT = {"x-requested-with": "XMLHttpRequest"}
+BY_SCRIPT = {"hx-request": "true"}
 
 
 def ledger_form(client: Client) -> Any:
@@ -197,7 +198,10 @@ def good(example_engine: ExampleEngine) -> dict[str, str]:
 
 def tried(client: Client, url: str, given: dict[str, Any]) -> dict[str, Any]:
     """As the page's script does it."""
-    answer: dict[str, Any] = client.post(url, given, headers=BY_SCRIPT).json()
+    page: Any = client.post(url, given, headers=BY_SCRIPT)
+    assert "</form>" not in page.content.decode()
+    answer: dict[str, Any] = page.context_data
+    assert html.escape(answer["told"][0]) in page.content.decode()
     return answer
 
 

@@ -91,6 +91,31 @@ def test_an_added_source_says_where_its_workflows_are_enabled(admin_client):
     assert "hidden until" not in text_of(admin_client.post(add_url(Source), exposed, follow=True))
 
 
+def test_the_list_of_sources_is_loaded_again_after_the_first_listing_of_an_added_source(
+    admin_client, example_engine
+):
+    """A4.3: an added source is listed within seconds, and nobody has to reload the list to see it."""
+    script = {"HX-Request": "true"}
+    source = make_source(
+        base_url=example_engine.base_url, api_key=example_engine.api_key, next_refresh_at=timezone.now()
+    )
+    assert 'id="awaited"' in admin_client.get(list_url(Source)).content.decode()
+    waiting = admin_client.get(list_url(Source), headers=script)
+    assert (waiting.status_code, waiting.headers.get("HX-Refresh")) == (204, None)
+    refresh_source(source)
+    assert admin_client.get(list_url(Source), headers=script).headers["HX-Refresh"] == "true"
+    assert 'id="awaited"' not in admin_client.get(list_url(Source)).content.decode()
+
+
+def test_an_imported_source_says_that_its_engine_was_not_asked(admin_client):
+    """A5.1: beside a discovery run that succeeded, because it only read a file."""
+    source = make_source()
+    not_asked = "the engine itself has not been asked yet"
+    assert not_asked not in text_of(admin_client.get(page_url(source)))
+    make_discovery_run(source)
+    assert not_asked in text_of(admin_client.get(page_url(source)))
+
+
 def test_the_form_explains_each_setting_of_the_kind(admin_client):
     """B10: in the connector's own words."""
     shown = text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))

@@ -12,7 +12,7 @@ APPS = ("access", "audit", "catalogue", "config", "executions", "identity", "mcp
 TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{\}", re.DOTALL)
 CLASSES = re.compile(r'(?<![:\w-])class="([^"]*)"')
 SELECTOR = re.compile(r"\.((?:\\.|[\w-])+)")
-OF_UNFOLD = {"chart", "errornote", "group/button"}
+OF_UNFOLD = {"chart", "errornote", "group/button", "result-list", "result-list-wrapper", "sortable"}
 """Names that only others refer to."""
 
 

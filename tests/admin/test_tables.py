@@ -36,7 +36,7 @@ def test_the_workflows_that_filters_and_search_leave_come_as_a_table_in_the_orde
     make_workflow(name="report_x", category="others")
     make_workflow(name="bill", category="reports")
 
-    rows = table(admin_client, f"{list_url(Workflow)}?q=report&category=reports&o=-1&p=2")
+    rows = table(admin_client, f"{list_url(Workflow)}?q=report&category=reports&o=-2&p=2")
 
     assert [row["tool_name"] for row in rows] == [f"report_{number:03}" for number in reversed(range(120))]
     assert {(row["tags"], row["upstream_tags"]) for row in rows} == {("a, b", "a, b")}

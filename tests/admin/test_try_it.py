@@ -1,10 +1,11 @@
 """Trying natural-language requests in the admin: what the page asks, shows, refuses, and sends later."""
 
+import re
 import uuid
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
@@ -14,7 +15,7 @@ from executions.models import Execution, ExecutionPayload, State
 from orchestration.models import Stage, StageState, WorkflowRequest
 from tests.admin.pages import list_url, page_url, text_of
 from tests.engines.model_server import proposes
-from tests.factories import make_workflow, make_workflow_request, make_workflows, stage_entry
+from tests.factories import make_source, make_workflow, make_workflow_request, make_workflows, stage_entry
 from tests.orchestration.conftest import model_server
 from tests.orchestration.shop import API_TOKEN, shop, store
 
@@ -29,6 +30,13 @@ TRIES = ("add_workflowrequest",)
 RUNS = ("add_workflowrequest", "add_execution")
 
 
+TOOLS = "admin:orchestration_workflowrequest_tools"
+
+
+def found(client: Client, text: str) -> str:
+    return text_of(client.get(reverse(TOOLS), {"find_workflows": text}))
+
+
 def try_url() -> str:
     return reverse("admin:orchestration_workflowrequest_try_it")
 
@@ -41,9 +49,16 @@ def progress(client: Client, key: uuid.UUID | str) -> Any:
     return client.get(reverse("admin:orchestration_workflowrequest_progress", args=[key]))
 
 
+def shown(client: Client, record: WorkflowRequest) -> str:
+    """The part of the page that follows the request."""
+    answer = progress(client, record.pk)
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
 def ask(client: Client, button: str = "dry_run", *, script: bool = True, **fields: Any) -> Any:
     """Press a button of the page, as its script does it or as a browser without scripts."""
-    form = {"id": str(uuid.uuid4()), "instructions": "Where is my order A-7?", "tools": ["get_order"]}
+    form = {"id": str(uuid.uuid4()), "user_instructions": "Where is my order A-7?", "tool_ids": ["get_order"]}
     return client.post(try_url(), form | {button: "1"} | fields, headers=OF_SCRIPT if script else {})
 
 
@@ -77,12 +92,12 @@ def test_a_dry_run_shows_tool_reason_arguments_and_the_exact_request_and_sends_n
     record = asked(ask(admin_client))
 
     assert (record.status, record.dry_run, record.caller_name) == ("success", True, "admin")
-    told = progress(admin_client, record.pk).json()
-    assert (told["is_running"], told["told"]) == (False, "Ended: success.")
+    told = shown(admin_client, record)
+    assert 'data-told="Ended: success."' in told and "data-running" not in told
     page = admin_client.get(try_url(), {"request": str(record.pk)})
     for part in ("Nothing was sent", "It reads one order.", f"GET {shop.base_url}/orders/A-7", '"order_id"'):
         assert part in text_of(page), part
-    assert API_TOKEN not in page.content.decode() + told["shown"]
+    assert API_TOKEN not in page.content.decode() + told
     assert not shop.arrived
     assert not Execution.objects.exists()
 
@@ -92,11 +107,11 @@ def test_a_run_shows_the_raw_response_and_the_answer_in_words(admin_client, mode
     store(shop)
     model_server.script(ORDER, f"Your order is on its way. {HOSTILE}")
 
-    record = asked(ask(admin_client, "run", format_response="on", format_instructions="As a haiku."))
+    record = asked(ask(admin_client, "run", format_response="on", response_format_instructions="As a haiku."))
 
-    shown = progress(admin_client, record.pk).json()["shown"]
-    assert "&quot;state&quot;: &quot;sent&quot;" in shown
-    assert "Your order is on its way." in shown and HOSTILE not in shown
+    told = shown(admin_client, record)
+    assert "&quot;state&quot;: &quot;sent&quot;" in told
+    assert "Your order is on its way." in told and HOSTILE not in told
     assert "As a haiku." in model_server.asked[-1].prompt
     assert record.execution is not None
     assert (record.execution.caller_name, record.execution.door) == ("admin", Execution.Door.WORKFLOW)
@@ -109,11 +124,11 @@ def test_without_scripts_the_form_is_posted_and_leads_to_what_came_of_it(admin_c
     assert "<noscript>" in admin_client.get(try_url()).content.decode()
     answer = ask(admin_client, "run", script=False)
     record = WorkflowRequest.objects.get()
-    assert answer.headers["location"] == f"{try_url()}?request={record.pk}"
+    assert answer.headers["location"] == f"{try_url()}?request={record.pk}#record"
     page = admin_client.get(answer.headers["location"])
     assert '"state": "sent"' in text_of(page)
     assert "Where is my order A-7?</textarea>" in page.content.decode()
-    assert 'value="get_order" checked' in page.content.decode()
+    assert re.search(r'value="get_order"\s+checked', page.content.decode())
 
 
 @pytest.mark.databases("orchestration.admin")
@@ -129,19 +144,19 @@ def test_a_page_that_posts_twice_has_asked_once(admin_client, model_server, shop
 
 def test_what_fails_is_said_with_its_stage(admin_client, model_server):
     """C3.4, C7.6, C7.7: also a tool that is gone since the page was opened."""
-    record = asked(ask(admin_client, tools=["gone"]))
+    record = asked(ask(admin_client, tool_ids=["gone"]))
     assert record.error_stage == Stage.TOOL_RETRIEVAL
-    shown = progress(admin_client, record.pk).json()["shown"]
-    assert "Failed at finding the tools" in shown and "gone" in shown
+    told = shown(admin_client, record)
+    assert "Failed at finding the tools" in told and "gone" in told
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"instructions": " "}, "Describe what you want."),
-        ({"tools": []}, "Pick at least one tool."),
-        ({"tools": [f"t{number}" for number in range(201)]}, "Pick at most 200 tools; 201 are picked."),
-        ({"instructions": "x" * 20_001}, "at most 20000 characters"),
+        ({"user_instructions": " "}, "Describe what you want."),
+        ({"tool_ids": []}, "Pick at least one tool."),
+        ({"tool_ids": [f"t{number}" for number in range(201)]}, "Pick at most 200 tools; 201 are picked."),
+        ({"user_instructions": "x" * 20_001}, "at most 20000 characters"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_words(admin_client, wrong, told):
@@ -165,16 +180,32 @@ def test_without_a_model_the_page_says_what_to_set(admin_client, settings):
 # The tools
 
 
-def test_hundreds_of_tools_can_be_picked_from_with_what_they_are_found_by(admin_client):
-    """C1.2, C2.3: exposed ones only, in a number of queries that does not grow."""
+@pytest.mark.databases("orchestration.admin")
+def test_tools_are_found_among_hundreds_in_the_search_language_of_the_list(admin_client):
+    """C1.2, C2.3: exposed ones only; the page shows the first."""
     make_workflows(300)
     make_workflow(name="refund_order", description="Pays back.", tags=["money"])
     make_workflow(name="hidden_one", enabled=False)
     page = admin_client.get(try_url())
-    html = page.content.decode()
-    assert len(page.context["tools"]) == 301
-    assert "refund_order Pays back." in text_of(page) and "money" in html
-    assert "hidden_one" not in html
+    assert "and 251 more" in text_of(page) and "hidden_one" not in page.content.decode()
+    for text in ("pays back", "tag:money", "refund_*"):
+        only = found(admin_client, text)
+        assert only.startswith("refund_order") and only.endswith("Pays back.")
+    assert found(admin_client, "hidden_one") == "No workflow matches all of these words."
+    assert "Close the quotation mark" in found(admin_client, '"refund')
+
+
+def test_a_user_finds_only_tools_that_are_not_reserved_for_others(staff_with):
+    """D4: what a request may use, and no more."""
+    tellers = Group.objects.create(name="tellers")
+    make_workflow(name="open_door")
+    make_workflow(name="vault", source=make_source("bank", reserved_for=["group:tellers"]))
+    client = staff_with(*TRIES)
+    assert "open_door" in found(client, "") and "vault" not in found(client, "")
+    assert "vault" not in text_of(client.get(try_url())) and "vault" not in found(client, "vault")
+    assert "No such tools" in shown(client, asked(ask(client, tool_ids=["vault"])))
+    User.objects.get().groups.add(tellers)
+    assert "vault" in found(client, "vault")
 
 
 def test_a_page_without_tools_says_where_they_come_from(admin_client):
@@ -189,10 +220,9 @@ def test_the_stages_are_told_while_the_request_goes_on(admin_client):
     """C7.7."""
     stages = [stage_entry(Stage.TOOL_RETRIEVAL), stage_entry(Stage.LLM_SELECTION, StageState.RUNNING)]
     record = make_workflow_request(status="running", stages=stages)
-    told = progress(admin_client, record.pk).json()
-    assert told["is_running"]
-    assert told["told"] == "Choosing tool and arguments …"
-    assert "in progress" in told["shown"]
+    told = shown(admin_client, record)
+    assert "data-running" in told and 'data-told="Choosing tool and arguments …"' in told
+    assert "in progress" in told
     assert progress(admin_client, uuid.uuid4()).status_code == 404
 
 
@@ -215,6 +245,7 @@ def test_who_may_not_ask_finds_no_button_and_no_page(staff_with):
     client = staff_with("view_workflowrequest", "add_execution")
     assert try_url() not in client.get(list_url(WorkflowRequest)).content.decode()
     assert client.get(try_url()).status_code == ask(client).status_code == 403
+    assert client.get(reverse(TOOLS)).status_code == 403
     assert not WorkflowRequest.objects.exists()
 
 
@@ -223,7 +254,7 @@ def test_the_list_and_the_sidebar_lead_to_the_page(staff_with):
     client = staff_with("view_workflowrequest", *TRIES)
     assert client.get(list_url(WorkflowRequest)).content.decode().count(try_url()) >= 2
     User.objects.all().delete()
-    assert "Try a request" in text_of(staff_with(*TRIES).get("/admin/"))
+    assert try_url() in staff_with(*TRIES).get("/admin/").content.decode()
 
 
 def test_who_may_not_run_gets_a_dry_run_and_no_more(staff_with, model_server, shop):
@@ -234,7 +265,7 @@ def test_who_may_not_run_gets_a_dry_run_and_no_more(staff_with, model_server, sh
     assert 'name="run"' not in client.get(try_url()).content.decode()
     assert ask(client, "run").status_code == 403
     record = asked(ask(client))
-    assert "Send this" not in progress(client, record.pk).json()["shown"]
+    assert "Send this" not in shown(client, record)
     assert send(client, record).status_code == 403
     assert not shop.arrived
 
@@ -247,7 +278,7 @@ def test_sending_runs_what_was_shown_without_asking_the_model_again(admin_client
     store(shop)
     model_server.script(ORDER)
     dry_run = asked(ask(admin_client))
-    assert "Send this" in progress(admin_client, dry_run.pk).json()["shown"]
+    assert "Send this" in shown(admin_client, dry_run)
 
     record = asked(send(admin_client, dry_run))
 
@@ -255,7 +286,7 @@ def test_sending_runs_what_was_shown_without_asking_the_model_again(admin_client
     assert (record.status, record.http_spec, record.arguments, record.reason) == (
         "success", dry_run.http_spec, dry_run.arguments, dry_run.reason,
     )  # fmt: skip
-    assert "get_order, as the dry run showed it" in progress(admin_client, record.pk).json()["shown"]
+    assert "get_order, as the dry run showed it" in shown(admin_client, record)
     (arrived,) = shop.arrived
     assert arrived.target == "/orders/A-7"
     assert len(model_server.asked) == 1
@@ -271,7 +302,7 @@ def test_a_dry_run_is_sent_once_however_often_it_is_pressed(admin_client, model_
     first, second = (asked(send(admin_client, dry_run)) for _ in range(2))
     assert first == second
     third = send(admin_client, dry_run, script=False)
-    assert third.headers["location"] == f"{try_url()}?request={first.pk}"
+    assert third.headers["location"] == f"{try_url()}?request={first.pk}#record"
     assert len(shop.arrived) == 1
 
 
@@ -330,7 +361,7 @@ def test_a_workflow_of_another_engine_is_dry_run_and_sent_likewise(admin_client,
     settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
     make_workflow(name="say", input_schema={"type": "object", "properties": {"text": {"type": "string"}}})
     model_server.script(proposes("say", {"text": "Hello"}))
-    dry_run = asked(ask(admin_client, tools=["say"]))
+    dry_run = asked(ask(admin_client, tool_ids=["say"]))
     assert dry_run.http_spec is None and dry_run.arguments == {"text": "Hello"}
     record = asked(send(admin_client, dry_run))
     assert record.arguments == {"text": "Hello"}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from catalogue.actions.workflows import enable_workflows
 from catalogue.discovery import refresh_source
@@ -22,7 +23,7 @@ from tests.factories import make_source
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.reconciliation", "catalogue.admin.workflows"),
+    pytest.mark.databases("catalogue.reconciliation", "catalogue.admin.workflow_list"),
 ]
 
 MARK = "may try to command agents"
@@ -285,41 +286,43 @@ BEFORE = {"wf-1": "Makes report 1.", "wf-2": "Makes report 2."}
 AFTER = {"wf-1": "Better words.", "wf-2": IGNORE, "wf-3": f"{IGNORE} At once."}
 
 
-def test_accepting_from_the_list_shows_what_it_lets_through_and_asks(admin_client, held):
+def shown_at_once(client: Client, held: list[Review]) -> Any:
+    keys = ",".join(str(review.pk) for review in held)
+    return client.get("/admin/catalogue/review/accept/", {"workflows": keys})
+
+
+def test_accepting_several_shows_what_it_lets_through_and_asks(admin_client, held):
     """H6: old beside new, with the warnings, those first."""
-    asked = run_action(admin_client, "accept_selected", *held)
+    asked = shown_at_once(admin_client, held)
     page = text_of(asked)
-    assert "Selected changes: 3" in page and descriptions() == BEFORE
+    assert descriptions() == BEFORE
     for text in ("Makes report 1.", "Better words.", "Makes report 2.", IGNORE, "At once."):
         assert text in page, text
-    assert page.index("report_2 changed") < page.index("report_1 changed")
-    assert page.index("report_3 new") < page.index("report_1 changed")
-    assert page.count(MARK) == 2
-    keys = {"_selected_action": [review.pk for review in held]}
-    assert "Accepted: " in told(answer_question(admin_client, asked, **keys))
+    named = [one["candidate"].workflow.tool_name for one in asked.context["shown"]]
+    assert named[-1] == "report_1" and asked.content.decode().count("data-flag") == 2
+    assert "Accepted: " in told(answer_question(admin_client, asked))
     assert descriptions() == AFTER
 
 
 def test_an_answer_does_not_accept_what_has_changed_since_the_question(admin_client, engine, source, held):
     """H6"""
-    asked = run_action(admin_client, "accept_selected", *held)
+    asked = shown_at_once(admin_client, held)
     engine.workflows = [
         definition(1, description="Worse words."),
         definition(2, description=IGNORE),
         definition(3, description=f"{IGNORE} At once."),
     ]
     refresh_source(source)
-    keys = {"_selected_action": [review.pk for review in held]}
-    assert "Changed again, so review again: report_1." in told(answer_question(admin_client, asked, **keys))
+    assert "Changed again, so review again: report_1." in told(answer_question(admin_client, asked))
     assert descriptions() == AFTER | {"wf-1": "Makes report 1."}
 
 
-@pytest.mark.parametrize(("number", "primary"), [(1, "accept"), (2, "keep"), (3, "keep")])
+@pytest.mark.parametrize(("number", "primary"), [(1, "a"), (2, "k"), (3, "s")])
 def test_where_there_is_a_warning_keep_is_the_first_choice(admin_client, held, number, primary):
     """H6: of a change, and of a new workflow."""
-    page = admin_client.get(page_url(held[number - 1]))
-    buttons = {button.name: button.variant for button in page.context_data["buttons"]}
-    assert buttons == {"accept": "default", "keep": "default"} | {primary: "primary"}
+    page = admin_client.get(page_url(held[number - 1]), follow=True).content.decode()
+    filled = page.split("bg-primary-600 border-transparent", 1)[0].rsplit('data-key="', 1)[1]
+    assert filled.startswith(f'{primary}"')
 
 
 def test_the_list_of_reviews_over_rest_has_the_warnings(held):

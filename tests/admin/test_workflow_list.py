@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -13,10 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
-from catalogue.models import HistoryEntry, Revision, Workflow
+from catalogue.models import HistoryEntry, Revision, SavedView, Toolset, Workflow
 from catalogue.models.workflow import is_hinted
 from mcp_bridge.tool_lists import cost_of_catalogue
-from tests.admin.pages import answer_question, list_url, listed, run_action, text_of, told
+from tests.admin.pages import answer_question, list_url, listed, page_url, run_action, text_of, told
 from tests.admin.window import make_everything
 from tests.factories import (
     make_execution,
@@ -38,15 +38,18 @@ def found(client: Client, **query: str) -> set[str]:
 
 
 def counted(client: Client, **query: str) -> dict[tuple[str, str], int]:
-    """How many rows each choice of each filter has, as the page tells them."""
-    shown = listed(client, LIST, query | {"_facets": "True"})
-    counts = {}
-    for one in list(shown.filter_specs):
-        for name, field in next(iter(one.choices(shown)))["form"].fields.items():
-            for value, label in field.choices:
-                if count := re.search(r"\(([0-9]+)\)$", str(label)):
-                    counts[name, str(value)] = int(count[1])
-    return counts
+    """How many rows each choice of each facet has, as the page tells them."""
+    shown = listed(client, LIST, query)
+    return {
+        (facet.name, choice.value): choice.count
+        for facet in shown.filter_specs
+        for choice in facet.choices(shown)
+    }
+
+
+def read_seen(page: Any) -> dict[str, str]:
+    """The field with the content hashes that a page showed."""
+    return {"seen": re.findall(r'name="seen" value="([^"]*)"', page.content.decode())[0]}
 
 
 def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client):
@@ -88,9 +91,10 @@ def test_the_list_is_narrowed_by_what_is_said_of_a_workflow(admin_client, subtes
     rows: dict[tuple[str, str], set[str]] = {
         ("tag", "finance"): {"a"},
         ("tag", "legal"): {"b"},
-        ("hint", "readOnlyHint"): {"a", "b"},
-        ("hint", "destructiveHint"): {"c"},
-        ("hint", "none"): {"d", "e"},
+        ("is", "read-only"): {"a", "b"},
+        ("is", "destructive"): {"c"},
+        ("not-is", "read-only"): {"c", "d", "e"},
+        ("not-tag", "finance"): {"b", "c", "d", "e"},
         ("toolset", "finance"): {"a", "b", "d"},
         ("toolset", "-"): {"c", "e"},
         ("overridden", "any"): {"b", "d", "e"},
@@ -195,8 +199,8 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
     """A5.2: hidden workflows follow their engine, so that a click would expose words that nobody has read."""
     one, other, third = (make_workflow(enabled=False, content_hash=text) for text in "abc")
     page = admin_client.get(LIST)
-    seen = dict(re.findall(r'name="(seen-[0-9]+)" value="([^"]*)"', page.content.decode()))
-    assert seen == {f"seen-{one.pk}": "a", f"seen-{other.pk}": "b", f"seen-{third.pk}": "c"}
+    seen = read_seen(page)
+    assert set(seen["seen"].split(",")) == {f"{one.pk}:a", f"{other.pk}:b", f"{third.pk}:c"}
     assert '"seen": "a"' in page.content.decode()
     Workflow.objects.filter(pk=one.pk).update(content_hash="z", description="Ignore what was said.")
     url = reverse("admin:catalogue_workflow_switch", args=[one.pk])
@@ -209,7 +213,7 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
     assert told(answer) == f"Enabled: 1. {refused}"
     assert list(load_exposed_catalogue().workflows) == [other.tool_name]
     assert not HistoryEntry.of(one).exists()
-    everything = chosen | {"select_across": 1, "_selected_action": [third.pk], f"seen-{third.pk}": "c"}
+    everything = chosen | {"select_across": 1, "_selected_action": [third.pk], "seen": f"{third.pk}:c"}
     assert "Enabled: 2." in told(admin_client.post(LIST, everything)), "rows of other pages as they are"
 
 
@@ -218,9 +222,8 @@ def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_wou
     rows = make_workflows(60, make_source("large"), enabled=False, content_hash="a")
     make_workflow(rows[0].source, name="on")
     make_filter(rows[5].name, subject="name", action="exclude")
-    page = admin_client.get(LIST).content.decode()
-    shown = dict(re.findall(r'name="(seen-[0-9]+)" value="([^"]*)"', page))
-    first = next(row.pk for row in rows if f"seen-{row.pk}" in shown)
+    shown = read_seen(admin_client.get(LIST))
+    first = next(row.pk for row in rows if f"{row.pk}:a" in shown["seen"].split(","))
     Workflow.objects.filter(pk=first).update(content_hash="z")
     chosen = {"action": "enable_selected", "_selected_action": [first], "select_across": 1}
     question = admin_client.post(LIST, chosen | shown)
@@ -352,7 +355,14 @@ def test_each_filter_tells_how_many_rows_its_choices_leave(admin_client, subtest
     queries: list[dict[str, str]] = [{}, narrowed]
     for query in queries:
         counts = counted(admin_client, **query)
-        assert {name for name, _ in counts} >= {"visibility", "tag", "category", "review", "toolset", "hint"}
+        assert {name for name, _ in counts} >= {
+            "visibility",
+            "tag",
+            "category",
+            "toolset",
+            "is",
+            "source__id__exact",
+        }
         for (name, value), count in counts.items():
             if query and not count:
                 continue
@@ -452,3 +462,226 @@ def test_a_filter_finds_more_workflows_than_a_statement_takes_parameters(admin_c
     Workflow.objects.update(enabled=True)
     make_toolset("finance", picked=thousands)
     assert listed(admin_client, f"{LIST}?toolset=finance").result_count == len(thousands)
+
+
+def test_a_facet_takes_several_values_and_excludes_others(admin_client):
+    """Any of the chosen values, none of the excluded ones, and each chip takes one away."""
+    source = make_source()
+    make_workflow(source, name="a", tags=["billing"], category="reports")
+    make_workflow(source, name="b", tags=["support", "old"], category="reports")
+    make_workflow(source, name="c", tags=["billing", "OLD"], category="mail")
+    make_workflow(source, name="d", category="mail")
+    query: dict[str, Any] = {"tag": ["billing", "support"], "not-tag": ["old"]}
+    assert found(admin_client, tag=["billing", "support"]) == {"a", "b", "c"}  # type: ignore[arg-type]
+    assert found(admin_client, **query) == {"a"}
+    assert found(admin_client, **query, category="mail") == set()
+    assert found(admin_client, tag="nobody's") == set()
+
+    chips = listed(admin_client, LIST, query).chips
+    assert {chip.label.lower(): chip.is_excluded for chip in chips} == {
+        "billing": False,
+        "support": False,
+        "old": True,
+    }
+    left = {chip.label.lower(): found_at(admin_client, chip.removal) for chip in chips}
+    assert left == {"billing": set(), "support": {"a"}, "old": {"a", "b", "c"}}
+    assert found_at(admin_client, listed(admin_client, LIST, query).without_filters) == {"a", "b", "c", "d"}
+
+
+def found_at(client: Client, address: str) -> set[str]:
+    return {row.tool_name for row in listed(client, LIST + address).result_list}
+
+
+def test_hostile_addresses_of_the_list_are_refused(admin_client):
+    for query in (
+        {"tag": [str(number) for number in range(51)]},
+        {"not-category": "x" * 256},
+        {"nothing": "x"},
+    ):
+        answer = admin_client.get(LIST, query)
+        assert (answer.status_code, answer.headers["Location"]) == (302, LIST), query
+    for query in ({"source__id__exact": "x"}, {"is": "x"}, {"visibility": "x"}, {"toolset": "x"}):
+        assert found(admin_client, **query) == set()
+    assert admin_client.get(LIST, {"q": 'tag:"open'}).context["cl"].result_count == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("enabled__exact=0", "?not-is=enabled"),
+        ("available=missing&use=called", "?is=missing&use=called"),
+        ("q=a%20b&review=new", "?is=new-held&q=a+b"),
+    ],
+)
+def test_addresses_of_former_filters_are_those_of_facets(admin_client, before, after):
+    assert listed(admin_client, f"{LIST}?{before}").get_query_string() == after
+
+
+def test_toolsets_are_a_facet_for_those_who_may_see_toolsets(client):
+    reader = User.objects.create_user("reader", is_staff=True)
+    reader.user_permissions.set(Permission.objects.filter(codename="view_workflow"))
+    client.force_login(reader)
+    make_toolset("secret", rules=["*"])
+    make_workflow()
+    assert "toolset" not in {name for name, _ in counted(client)}
+    assert client.get(LIST, {"toolset": "secret"}).status_code == 302
+
+
+def test_an_action_is_for_selected_rows_that_the_filters_no_longer_leave(admin_client):
+    """A selection outlives filters and pages; what it enables is as the pages showed it."""
+    shown, elsewhere, changed, other = (make_workflow(enabled=False, content_hash=text) for text in "abcd")
+    Workflow.objects.filter(pk=changed.pk).update(content_hash="z")
+    chosen = f"{elsewhere.pk}:b,{changed.pk}:c,nonsense,99999999999999999999:x"
+    sent = {"action": "enable_selected", "index": "0", "chosen": chosen, "seen": f"{shown.pk}:a"}
+    answer = admin_client.post(f"{LIST}?q={other.tool_name}", sent | {"_selected_action": [shown.pk]})
+    assert answer.status_code == 302
+    assert set(Workflow.objects.filter(enabled=True)) == {shown, elsewhere}
+    admin_client.post(f"{LIST}?q=nothing", sent | {"action": "disable_selected"})
+    assert set(Workflow.objects.filter(enabled=True)) == {shown}, "rows of other pages alone"
+    many = ",".join(f"{number}:a" for number in range(2_001))
+    answer = admin_client.post(LIST, sent | {"chosen": many})
+    assert answer.status_code == 302 and Workflow.objects.filter(enabled=True).count() == 1
+
+
+def test_a_large_selection_is_asked_about_and_answered_within_few_fields(admin_client):
+    rows = make_workflows(1_100, enabled=False, content_hash="a")
+    chosen = ",".join(f"{row.pk}:a" for row in rows)
+    question = admin_client.post(LIST, {"action": "enable_selected", "index": "0", "chosen": chosen})
+    answer = answer_question(admin_client, question)
+    assert answer.status_code == 302 and Workflow.objects.filter(enabled=True).count() == 1_100
+
+
+def test_selected_workflows_are_added_to_a_new_toolset(admin_client):
+    workflow, other = make_workflow(), make_workflow()
+    question = run_action(admin_client, "add_selected_to_toolset", workflow)
+    make_toolset("taken")
+    for given, field in (({}, "toolset"), ({"slug": "No slug"}, "slug"), ({"slug": "taken"}, "slug")):
+        refused = answer_question(admin_client, question, **given)
+        assert (refused.status_code, [*refused.context["form"].errors]) == (200, [field])
+    answer = answer_question(admin_client, question, slug="billing", title="Billing")
+    assert answer.status_code == 302
+    toolset = Toolset.objects.get(slug="billing", title="Billing")
+    assert set(toolset.picked.all()) == {workflow} and other.pk
+    assert [entry.actor_name for entry in HistoryEntry.of(toolset)] == ["admin", "admin"]
+
+
+def test_only_those_who_may_add_toolsets_are_offered_a_new_one(client):
+    curator = User.objects.create_user("curator", is_staff=True)
+    given = ("view_workflow", "change_workflow", "change_toolset")
+    curator.user_permissions.set(Permission.objects.filter(codename__in=given))
+    client.force_login(curator)
+    question = run_action(client, "add_selected_to_toolset", make_workflow())
+    assert set(question.context["form"].fields) == {"toolset"}
+    answer_question(client, question, slug="billing", title="Billing")
+    assert not Toolset.objects.exists()
+
+
+def row_url(workflow: Workflow) -> str:
+    return reverse("admin:catalogue_workflow_row", args=[workflow.pk])
+
+
+def edited(client: Client, workflow: Workflow, **changes: str) -> dict[str, Any]:
+    """What the form in the row sends after these changes."""
+    return sent_back(client.get(row_url(workflow)), **changes)
+
+
+def sent_back(page: Any, **changes: str) -> dict[str, Any]:
+    shown = page.context_data
+    values = {field.html_name: field.field.prepare_value(field.value()) or "" for field in shown["form"]}
+    return values | {"_shown": shown["mark"]} | changes
+
+
+def test_texts_that_are_edited_in_the_row_are_checked_and_recorded(admin_client):
+    workflow, other = make_workflow(tags=["one"]), make_workflow()
+    for field, value in (
+        ("tool_name", other.tool_name),
+        ("tool_name", "no name"),
+        ("title_override", "x" * 256),
+    ):
+        refused = admin_client.post(row_url(workflow), edited(admin_client, workflow, **{field: value}))
+        assert [*refused.context_data["form"].errors] == [field]
+    assert not HistoryEntry.of(workflow).exists()
+    sent = edited(admin_client, workflow, title_override="<b>Mine</b>", tags_override="-")
+    answer = admin_client.post(row_url(workflow), sent)
+    assert f'id="row-{workflow.pk}"' in answer.content.decode() and "&lt;b&gt;Mine" in answer.content.decode()
+    entry = HistoryEntry.of(workflow).get()
+    assert entry.changes == {"title_override": ["", "<b>Mine</b>"], "tags_override": [None, []]}
+    revision = Revision.current()
+    admin_client.post(row_url(workflow), edited(admin_client, workflow))
+    assert (HistoryEntry.of(workflow).count(), Revision.current()) == (1, revision), "nothing was changed"
+
+
+def test_an_edit_in_the_row_does_not_overwrite_another_curators(admin_client):
+    workflow = make_workflow()
+    sent = edited(admin_client, workflow, title_override="Mine", tags_override="mine")
+    Workflow.objects.filter(pk=workflow.pk).update(title_override="Theirs", description_override="Theirs")
+    refused = admin_client.post(row_url(workflow), sent)
+    assert [*refused.context_data["form"].errors] == ["title_override"]
+    admin_client.post(row_url(workflow), sent_back(refused))
+    workflow.refresh_from_db()
+    assert (workflow.title_override, workflow.description_override) == ("Mine", "Theirs")
+
+
+def test_only_curators_edit_rows(client):
+    reader, workflow = User.objects.create_user("reader", is_staff=True), make_workflow()
+    reader.user_permissions.set(Permission.objects.filter(codename="view_workflow"))
+    client.force_login(reader)
+    assert "data-edit" not in client.get(LIST).content.decode()
+    assert (client.get(row_url(workflow)).status_code, client.post(row_url(workflow)).status_code) == (
+        403,
+        403,
+    )
+
+
+def test_saved_views_are_the_users_own_or_shared(client):
+    curator, reader = (User.objects.create_user(name, is_staff=True) for name in ("curator", "reader"))
+    reader.user_permissions.set(Permission.objects.filter(codename="view_workflow"))
+    curator.user_permissions.set(Permission.objects.filter(codename__in=["view_workflow", "change_workflow"]))
+    save = reverse("admin:catalogue_workflow_view_save")
+
+    def views() -> dict[str, bool]:
+        return {view.name: view.may_be_deleted for view in listed(client, LIST).views}
+
+    client.force_login(curator)
+    answer = client.post(save, {"name": "Mine", "query": "tag=a&tag=b&p=3&q=x"})
+    assert answer.headers["Location"] == f"{LIST}?tag=a&tag=b&q=x"
+    client.post(save, {"name": "Mine", "query": "tag=c"})
+    client.post(save, {"name": "All's", "query": "is=missing", "shared": "on"})
+    assert views() == {"All's": True, "Mine": True}
+    mine, shared = SavedView.objects.get(name="Mine", query="tag=c"), SavedView.objects.get(user=None)
+    client.force_login(reader)
+    assert views() == {"All's": False}
+    assert client.post(save, {"name": "More", "shared": "on"}).status_code == 403
+    for view, status in ((mine, 404), (shared, 403)):
+        address = reverse("admin:catalogue_workflow_view_delete", args=[view.pk])
+        assert client.post(address).status_code == status
+        assert client.get(address).status_code == 405
+    client.post(save, {"name": "", "query": "x" * 3_000})
+    assert SavedView.objects.count() == 2
+    for number in range(51):
+        client.post(save, {"name": f"view {number}", "query": ""})
+    assert SavedView.objects.filter(user=reader).count() == 50
+
+
+def test_a_long_list_counts_its_facets_after_the_page_is_shown(admin_client, client, monkeypatch):
+    monkeypatch.setattr("catalogue.admin.workflow_list.COUNTED_AT_ONCE", 2)
+    make_workflow(tags=["billing"])
+    make_workflow(tags=["billing"], enabled=False)
+    facets = reverse("admin:catalogue_workflow_facets")
+    assert f'hx-get="{facets}' not in admin_client.get(LIST).content.decode()
+
+    make_workflow()
+    page = admin_client.get(LIST, {"tag": "billing"}).content.decode()
+    assert f'hx-get="{facets}?tag=billing" hx-trigger="load"' in page
+    assert 'id="chips"' in page and 'class="choice' not in page
+    assert f'href="{page_url(Workflow.objects.earliest("pk"))}?_changelist_filters=tag%3Dbilling"' in page
+    shown = admin_client.get(facets, {"tag": "billing"})
+    assert {
+        (facet.name, choice.value): choice.count
+        for facet, choices in shown.context["cl"].facets
+        for choice in choices
+    }["visibility", "exposed"] == 1
+    assert 'href="?tag=billing&amp;visibility=exposed"' in shown.content.decode()
+    assert admin_client.get(facets, {"tag": "x" * 300}).status_code == 404
+    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    assert client.get(facets).status_code == 403

@@ -5,18 +5,22 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import flatten
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from mcp_types import LATEST_PROTOCOL_VERSION
 
 from access.callers import Caller, Scope
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
-from identity.tokens import Access
+from identity.tokens import Access, create_token
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.pages import form_at, list_url, page_url, text_of, told
-from tests.factories import make_filter, make_source, make_workflow
+from tests.factories import make_discovery_run, make_filter, make_source, make_toolset, make_workflow
 from tests.icons import PNG
 
 pytestmark = pytest.mark.django_db
@@ -132,11 +136,11 @@ def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(
     odd = make_workflow(name="pay.all", input_schema=recursive, enabled=False)
     plain = make_workflow(name="plain", enabled=False)
 
-    said = text_of(admin_client.get(page_url(odd)))
+    page = admin_client.get(page_url(odd))
 
-    assert 'refuse recursion, on which LlamaIndex fails; the name "pay.all", which contains a dot.' in said
-    assert "Portable toolsets solve this." in said
-    assert "model providers refuse" not in text_of(admin_client.get(page_url(plain)))
+    assert 'recursion, on which LlamaIndex fails; the name "pay.all", which contains a dot.' in text_of(page)
+    assert 'id="refused-by-providers"' in page.content.decode()
+    assert 'id="refused-by-providers"' not in admin_client.get(page_url(plain)).content.decode()
 
 
 def test_a_workflows_page_names_the_filter_that_decides(admin_client):
@@ -144,14 +148,14 @@ def test_a_workflows_page_names_the_filter_that_decides(admin_client):
     rule = make_filter("pay*", action="exclude")
     workflow = make_workflow(name="pay_all")
     page = admin_client.get(page_url(workflow))
-    assert "hidden by filter by filter exclude name pay*" in text_of(page)
+    assert 'data-visibility="filtered"' in page.content.decode()
     assert page_url(rule) in page.content.decode()
 
 
 def test_a_workflow_that_no_filter_includes_says_so(admin_client):
     """A4.2: whoever says what is in has said that the rest is out."""
     make_filter("pay*", action="include")
-    assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
+    assert "no exposure rule includes it" in text_of(admin_client.get(page_url(make_workflow())))
 
 
 # Presentation in clients
@@ -207,7 +211,7 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     assert list(workflow.live_aliases) == ["report"]
     refused = change(admin_client, make_workflow(), tool_name="report")
     assert "calls by this name still run report_of_month" in text_of(refused)
-    assert re.search(r"about 1\d\d tokens", text_of(admin_client.get(page_url(workflow))))
+    assert re.search(r'data-tokens="1\d\d"', admin_client.get(page_url(workflow)).content.decode())
 
 
 def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_client):
@@ -291,6 +295,7 @@ def test_a_curator_changes_single_arguments_in_a_row_each(admin_client):
     for part, problem in wrong:
         refused = change(admin_client, workflow, **typed | part)
         assert refused.status_code == 200 and problem in refused.content.decode(), problem
+        assert refused.content.decode().count("data-problem") == 1
     assert change(admin_client, workflow, title_override="Other").status_code == 302
     assert workflow.argument_overrides == expected
 
@@ -330,14 +335,160 @@ def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client
     """Issue 13, 5: with our words and without what is hidden, also before it is exposed."""
     hidden = {"tenant": {"constant": "acme"}}
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=hidden, description_override="Ours.")
-    shown = text_of(admin_client.get(page_url(workflow)))
-    entry = shown[shown.index("As agents see it") :].partition("The engine's input schema")[0]
-    assert '"description": "Ours."' in entry and '"inputSchema"' in entry and "tenant" not in entry
+    page = admin_client.get(page_url(workflow))
+    (entry,) = page.context["entries"]
+    assert '"description": "Ours."' in entry.as_json and "tenant" not in entry.as_json
     agent = Access(caller=Caller(key="token:1", name="an agent"), scopes=frozenset(Scope))
     tools = {tool.name: tool for tool in visible_tools(confirmed_catalogue(), agent)}
     listed = tools[workflow.tool_name]
     length = len(serialise_tool(listed, LATEST_PROTOCOL_VERSION))
-    assert f"{length} characters in tools/list, about {-(-length // 4)} tokens" in entry.replace(" ,", ",")
+    assert (entry.characters, entry.tokens) == (length, -(-length // 4))
+    assert f'data-tokens="{entry.tokens}"' in page.content.decode()
+
+
+def preview(client: Client, workflow: Workflow, **typed: str) -> Any:
+    given = form_at(client, page_url(workflow)) | typed
+    return client.post(reverse("admin:catalogue_workflow_preview", args=[workflow.pk]), given)
+
+
+def test_the_preview_shows_what_the_form_would_make_of_the_tool_and_saves_nothing(admin_client):
+    workflow = make_workflow(input_schema=ARGUMENTS)
+    before = Workflow.objects.values().get()
+    shown = preview(
+        admin_client, workflow, tool_name="renamed", title_override="Ours", description_override="<b>Ours.",
+        read_only_hint="true",
+    )  # fmt: skip
+    (entry,), (saved,) = shown.context_data["entries"], shown.context_data["saved"]
+    assert (entry.tool["name"], entry.tool["title"]) == ("renamed", "Ours")
+    assert entry.tool["annotations"] == {"readOnlyHint": True}
+    assert entry.tokens != saved.tokens and "&lt;b&gt;Ours." in shown.content.decode()
+    assert Workflow.objects.values().get() == before
+    assert not HistoryEntry.of(workflow).exists()
+
+
+def test_the_preview_says_what_cannot_be_saved_and_shows_the_rest(admin_client):
+    workflow = make_workflow(tool_name="mine")
+    shown = preview(admin_client, workflow, tool_name="not a name", description_override="Ours.")
+    assert 'id="preview-problems"' in shown.content.decode()
+    tool = shown.context_data["entries"][0].tool
+    assert (tool["name"], tool["description"]) == ("mine", "Ours.")
+
+
+def test_only_people_who_may_change_a_workflow_get_a_preview(admin_client, staff_with):
+    workflow = make_workflow()
+    address = reverse("admin:catalogue_workflow_preview", args=[workflow.pk])
+    assert admin_client.get(address).status_code == 405
+    assert staff_with("view_workflow").post(address, {}).status_code == 403
+
+
+def test_a_tab_counts_the_errors_of_its_fields_and_opens(admin_client):
+    shown = change(admin_client, make_workflow(), read_only_hint="true", destructive_hint="true")
+    assert {tab.slug: tab.errors for tab in shown.context["tabs"] if tab.errors} == {"safety": 1}
+    assert shown.context["wrong_tab"] == "safety"
+
+
+def test_runs_have_a_tab_only_for_people_who_may_see_them(admin_client, staff_with):
+    workflow = make_workflow()
+    assert 'href="#runs"' in admin_client.get(page_url(workflow)).content.decode()
+    assert 'href="#runs"' not in staff_with("view_workflow").get(page_url(workflow)).content.decode()
+
+
+def test_every_field_of_the_form_is_in_a_tab(admin_client):
+    page = admin_client.get(page_url(make_workflow()))
+    shown = {name for tab in page.context["tabs"] for one in tab.fieldsets for name in flatten(one.fields)}
+    assert page.context["adminform"].form.fields.keys() <= shown
+
+
+@pytest.mark.parametrize(
+    ("query", "neighbours"),
+    [
+        ("", ("a", "c")),
+        ("o=-2", ("c", "a")),
+        ("not-is=enabled", ("a", "d")),
+        ("q=nothing-has-this", (None, None)),
+        ("no_such=1", (None, None)),
+    ],
+)
+def test_the_page_leads_to_the_previous_and_the_next_workflow_of_the_list(admin_client, query, neighbours):
+    """Also where the workflow itself is no longer in the list."""
+    rows = {name: make_workflow(tool_name=name, enabled=name in "bc") for name in "abcd"}
+    page = admin_client.get(page_url(rows["b"]), {"_changelist_filters": query})
+    expected = [name and page_url(rows[name]) for name in neighbours]
+    found = [page.context[place] for place in ("previous", "next")]
+    assert [address and address.partition("?")[0] for address in found] == expected
+    kept = urlencode({"_changelist_filters": query})
+    assert all(address.endswith(kept) for address in found if address and query)
+
+
+def test_the_neighbours_take_as_many_queries_in_a_long_list(admin_client, django_assert_max_num_queries):
+    workflow = make_workflow(tool_name="b")
+    with CaptureQueriesContext(connection) as few:
+        admin_client.get(page_url(workflow))
+    for number in range(30):
+        make_workflow(workflow.source, tool_name=f"c{number}")
+    with django_assert_max_num_queries(len(few) + 2):  # The next one's row
+        admin_client.get(page_url(workflow))
+
+
+def test_save_and_next_saves_and_opens_the_next_of_the_list(admin_client):
+    first, second = make_workflow(tool_name="a"), make_workflow(tool_name="b")
+    address = f"{page_url(first)}?_changelist_filters=o%3D1"
+    given = form_at(admin_client, page_url(first)) | {"title_override": "Ours", "_next": str(second.pk)}
+    response = admin_client.post(address, given)
+    assert response.headers["Location"] == f"{page_url(second)}?_changelist_filters=o%3D1"
+    first.refresh_from_db()
+    assert first.title == "Ours"
+
+
+def test_a_workflow_is_added_to_a_toolset_and_removed_on_its_page_with_a_history(admin_client):
+    workflow, toolset = make_workflow(), make_toolset("finance")
+    address = reverse("admin:catalogue_workflow_toolsets", args=[workflow.pk])
+    assert list(admin_client.get(page_url(workflow)).context["offered_toolsets"]) == [toolset]
+    assert admin_client.post(address, {"toolset": toolset.pk, "add": ""}).status_code == 302
+    assert list(toolset.picked.all()) == [workflow]
+    assert not admin_client.get(page_url(workflow)).context["offered_toolsets"]
+    assert admin_client.post(address, {"toolset": toolset.pk, "remove": ""}).status_code == 302
+    assert not toolset.picked.exists()
+    assert HistoryEntry.of(toolset).count() == HistoryEntry.of(workflow).count() == 2
+    assert HistoryEntry.of(toolset).first().changes == {"picked": [[workflow.tool_name], []]}
+    assert admin_client.post(address, {"toolset": "x", "add": ""}).status_code == 404
+
+
+def test_toolsets_are_shown_and_changed_only_with_their_permissions(staff_with):
+    workflow = make_workflow()
+    toolset = make_toolset("finance", picked=[workflow])
+    curator = staff_with("change_workflow")
+    assert "finance" not in text_of(curator.get(page_url(workflow)))
+    address = reverse("admin:catalogue_workflow_toolsets", args=[workflow.pk])
+    assert curator.post(address, {"toolset": toolset.pk, "remove": ""}).status_code == 403
+    assert list(toolset.picked.all()) == [workflow]
+
+
+def test_the_page_counts_the_tokens_and_applications_that_reach_the_workflow(admin_client, staff_with):
+    workflow = make_workflow()
+    shown, other = make_toolset("finance", picked=[workflow]), make_toolset("other")
+    for name, toolset in (("all", None), ("in", shown), ("out", other)):
+        create_token(name=name, toolset=toolset)
+    create_token(name="reads", scopes=[Scope.READ])
+    create_token(name="revoked")[0].revoke()
+    facts = dict(admin_client.get(page_url(workflow)).context["facts"])
+    assert facts["Reached by"] == "2 tokens, 0 applications"
+    assert not dict(staff_with("view_workflow").get(page_url(workflow)).context["facts"])["Reached by"]
+    change(admin_client, workflow, enabled="")
+    assert not dict(admin_client.get(page_url(workflow)).context["facts"])["Reached by"]
+
+
+def test_the_history_has_what_curators_changed_and_what_listings_found(admin_client):
+    workflow, other = make_workflow(name="mine"), make_workflow(name="other")
+    change(admin_client, workflow, title_override="Ours")
+    for one in (workflow, other):
+        named = {"workflow": one.pk, "id": one.upstream_id, "name": one.name, "tool_name": one.tool_name}
+        make_discovery_run(workflow.source, updated=1, changes={"updated": [named]})
+    events = admin_client.get(page_url(workflow)).context["events"]
+    assert [event.view for event in events] == [
+        "catalogue_discoveryrun_change", "catalogue_historyentry_change",
+    ]  # fmt: skip
+    assert events[1].changes == ["title: empty → Ours"]
 
 
 def test_a_page_that_is_out_of_date_enables_nothing(admin_client):

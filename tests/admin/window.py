@@ -28,6 +28,7 @@ from executions.models import (
     Execution,
     Retention,
     StandingApproval,
+    Subscription,
 )
 from identity import second_factor
 from identity.models import AccessToken, AllowedApplication, ExternalIdentity
@@ -129,6 +130,7 @@ def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
     client.force_login(user)
     session = client.cookies[settings.SESSION_COOKIE_NAME].value
     chromium.go_in_with(settings.SESSION_COOKIE_NAME, session, address=f"{site}{LITTLE}")
+    chromium.run("sessionStorage.clear()")  # Such as a selection
     chromium.resize(1280)
     chromium.prefer("light")
     return Window(chromium, site)
@@ -187,6 +189,9 @@ def make_everything(user: User) -> None:
     _make_audit()
     Retention.objects.get_or_create(pk=Retention.ONLY)
     CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
+    channel = Subscription(name="#operations", owner=user, kinds=["lost", "spike"], medium="slack")
+    channel.target = {"address": "https://hooks.example.com/services/1"}
+    channel.save()
     ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)
 
 

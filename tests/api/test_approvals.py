@@ -56,6 +56,37 @@ def test_a_person_reads_and_decides(call, anna):
     assert StandingApproval.objects.get().revoked_at is not None
 
 
+def test_a_person_changes_the_arguments_and_approves_what_was_read(call, anna):
+    before = anna.get(address(call)).json()
+    body = {"arguments": {"amount": 5}, "seen": before["binding"]}
+    changed = anna.post(address(call, "change-arguments/"), body, format="json").json()
+    assert (changed["arguments"], changed["asked_arguments"]) == ({"amount": 5}, {"amount": 7})
+    assert (changed["arguments_changed_by"], changed["state"]) == ("anna", "waiting")
+    assert changed["binding"] != before["binding"]
+    for seen in ({}, {"seen": before["binding"]}):
+        assert anna.post(address(call, "approve/"), seen, format="json").status_code == 409
+    assert anna.post(address(call, "change-arguments/"), body, format="json").status_code == 409
+    approved = anna.post(address(call, "approve/"), {"seen": changed["binding"]}, format="json")
+    assert approved.json()["state"] == "approved"
+    execution = anna.get(f"/api/executions/{call.pk}/").json()
+    assert (execution["input"], execution["changed_input"]) == ({"amount": 7}, {"amount": 5})
+    assert execution["arguments_changed_by"] == "anna"
+    token = administrator().post(address(call, "change-arguments/"), body, format="json")
+    assert token.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"amount": "many"}, {"amount": 7}, ["amount"], "amount"],
+    ids=["schema", "same", "list", "text"],
+)
+def test_arguments_that_do_not_fit_are_refused(call, anna, arguments):
+    body = {"arguments": arguments, "seen": anna.get(address(call)).json()["binding"]}
+    answer = anna.post(address(call, "change-arguments/"), body, format="json")
+    assert answer.status_code in (400, 409)
+    assert anna.get(address(call)).json()["arguments"] == {"amount": 7}
+
+
 def test_an_approver_reads_whether_the_caller_is_gone(call, anna):
     """As long as it waits: once it is decided, nothing depends on it any more."""
 

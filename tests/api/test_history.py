@@ -92,10 +92,13 @@ WRITES = {
 }
 RECORDED_ELSEWHERE = {
     "execution.create", "execution.cancel", "execution.resolve", "execution.query", "execution.signal",
-    "approval.approve", "approval.refuse", "standing-approval.revoke",
+    "execution.answer",
+    "approval.approve", "approval.refuse", "approval.change_arguments", "standing-approval.revoke",
 }  # fmt: skip
 """Executions have a timeline of their own that tells who did what, approvals rows of who decided what."""
-READING = {"list", "retrieve", "check", "source.check", "connector.check", "export", "chain"}
+READING = {
+    "list", "retrieve", "check", "preflight", "html", "source.check", "connector.check", "export", "chain",
+}  # fmt: skip
 
 
 def writing_actions() -> set[str]:

@@ -207,6 +207,7 @@ IMPOSSIBLE_OVERRIDES = [
     ({"icon": "https://example.com/" + "x" * 2_000}, "/icon"),
     ({"icon": None}, "/icon"),
     ({"offered_as_prompt": None}, "/offered_as_prompt"),
+    ({"only_in_toolsets": None}, "/only_in_toolsets"),
     ({"cache_seconds": -1}, "/cache_seconds"),
     ({"cache_seconds": 2_592_001}, "/cache_seconds"),
     ({"name": "upstream's"}, "/name"),

@@ -55,7 +55,7 @@ def test_a_slug_is_all_that_a_toolset_needs():
     shown = administrator().post(ADDRESS, {"slug": "empty"}).json()
 
     assert (shown["workflows"], shown["picked"], shown["rules"]) == ([], [], [])
-    assert shown["token_budget"] is None
+    assert shown["token_budget"] is None and shown["cards"]
 
 
 def test_what_is_not_named_in_a_change_stays():
@@ -64,11 +64,11 @@ def test_what_is_not_named_in_a_change_stays():
     make_toolset("finance", picked=[workflow], rules=["a*"], title="Finance")
     before = Revision.current()
 
-    change = {"mode": "compact", "token_budget": 1, "inline_wait_seconds": 4}
+    change = {"mode": "compact", "token_budget": 1, "inline_wait_seconds": 4, "cards": False}
     shown = administrator().patch(f"{ADDRESS}finance/", change).json()
 
     assert (shown["mode"], shown["title"], shown["picked"]) == ("compact", "Finance", ["a"])
-    assert shown["inline_wait_seconds"] == 4
+    assert (shown["inline_wait_seconds"], shown["cards"]) == (4, False)
     assert len(shown["rules"]) == 1
     assert shown["cost"]["over_budget"] is True
     assert "raise the budget" in shown["cost"]["warning"]

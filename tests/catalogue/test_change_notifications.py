@@ -173,7 +173,7 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
     }
     await in_thread(changes[change])
     await until(lambda: not server.is_listened_to, "the server is let go")
-    assert not [task for task in asyncio.all_tasks() if "Listening" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "_retire_after" in repr(task)]
 
 
 async def test_a_database_that_is_away_for_a_while_is_logged_once_and_is_no_change(monkeypatch, source):

@@ -310,8 +310,11 @@ MISTAKES = {
     "version: 1\ntoolsets:\n  a:\n    titel: A\n": "line 4, toolsets.a.titel: unknown key",
     "version: 1\ntoolsets: {a: {title: 5}}": "line 2, toolsets.a.title: must be a string; put it in quotes.",
     "version: 1\ntoolsets: {a: {enabled: 'yes'}}": "line 2, toolsets.a.enabled: must be true or false.",
-    "version: 1\ntoolsets: {A b: {}}": "line 2, toolsets.A b: A slug has 1 to 64 lower-case letters",
+    "version: 1\ntoolsets: {A b: {}}": "line 2, toolsets.A b: An address has 1 to 64 lower-case letters",
     "version: 1\ntoolsets: {a: {picked: [repor]}}": "there is no workflow repor; did you mean report?",
+    "version: 1\nworkflows: {orders: {'1': {tool_name: bill}}}\ntoolsets: {a: {picked: [report]}}": (
+        "line 3, toolsets.a.picked[0]: the workflow report is called bill now."
+    ),
     "version: 1\ntoolsets: {a: {rules: [{pattern: '(', syntax: regex}]}}": "line 2, toolsets.a.rules[0]",
     "version: 1\nfilters: [{pattern: '(', syntax: regex}]": "line 2, filters[0]",
     "version: 1\ntoolsets: {a: {rules: [{action: include}]}}": "toolsets.a.rules[0]: needs `pattern`.",

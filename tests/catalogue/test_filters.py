@@ -149,7 +149,7 @@ def test_a_stored_rule_that_cannot_be_used_hides_what_reaches_it_and_is_logged(
 
     assert chain.lets_through(invoice) is shown
     (line,) = logged
-    assert line.startswith("WARNING Workflow filter")
+    assert line.startswith("WARNING Exposure rule")
     assert "hides every workflow that reaches it: '(?=x)' is no" in line
 
 

@@ -163,6 +163,12 @@ def test_curators_are_told_what_providers_refuse(schema, name, refused):
     assert find_refusals(name, check_input_schema(schema).schema, limit=limit_for_tools(None)) == refused
 
 
+def test_recursion_that_names_several_types_of_its_own_is_given_as_json():
+    written = make_portable({"properties": {"next": {"$ref": "#", "type": ["object", "null"]}}})
+    assert written.schema["properties"]["next"]["description"] == "Any value, as JSON text."
+    assert written.read({"next": '{"next": null}'}) == ({"next": {"next": None}}, [])
+
+
 def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name():
     keys = [
         "a-b",

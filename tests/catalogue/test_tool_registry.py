@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from catalogue.actions.sources import change_source, create_source, switch_sources
-from catalogue.admin.discovery import describe_counts
+from catalogue.admin.discovery_runs import describe_counts
 from catalogue.connections import close_connectors
 from catalogue.descriptions import current_outages
 from catalogue.discovery import refresh_source

@@ -15,11 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from tests.connectors.lathe import QuietHandler, served
 
 SECONDS = {"complete": 0.02, "fail": 0.02, "last": 600.0}
+ASKING = "ask"
+"""A job of the engines that ask people."""
 REASON = "The tea went cold."
 Answer = tuple[int, Any]
 
@@ -61,10 +63,14 @@ class Run:
     began: float = field(default_factory=time.time)
     stopped: float = 0.0
     note: str | None = None
+    answer: Any = None
+    """Of a run of ASKING, which ends with it."""
 
     @property
     def ended(self) -> float:
         """Zero while it runs."""
+        if self.job == ASKING:
+            return self.stopped or (time.time() if self.answer else 0.0)
         due = self.began + SECONDS[self.job]
         return self.stopped or (due if time.time() >= due else 0.0)
 
@@ -150,7 +156,7 @@ class Airflow(JobEngine):
                 return self._list(**asked.query)
             case "GET", ["dags", dag, "details"] if dag in SECONDS:
                 return 200, self._dag(dag) | {"doc_md": f"Lets it {dag}.", "params": PARAMS.get(dag, {})}
-            case "POST", ["dags", dag, "dagRuns"] if dag in SECONDS:
+            case "POST", ["dags", dag, "dagRuns"] if dag in (*SECONDS, ASKING):
                 return self._start(dag, asked.body)
             case method, ["dags", dag, "dagRuns", run_id, *rest] if self._has(dag, run_id):
                 return self._of_run(method, self.runs[run_id], rest, asked)
@@ -210,10 +216,12 @@ class Airflow(JobEngine):
                 run.note = asked.body.get("note", run.note)
                 run.stopped = run.stopped or time.time()
                 return 200, self._told(run)
+            case _, [*place, "hitlDetails"]:
+                return self._of_question(method, run, place, asked)
             case "GET", ["taskInstances", "~", "xcomEntries"]:
                 return 200, {"xcom_entries": [earlier, done], "total_entries": 2}
             case "GET", ["taskInstances", "brew", "xcomEntries", "return_value"]:
-                return 200, done | {"value": {"cups": run.arguments["cups"]}}
+                return 200, done | {"value": run.answer or {"cups": run.arguments["cups"]}}
             case "GET", ["taskInstances"]:
                 tasks = self._tasks(run, wanted=asked.query.get("state", ""))
                 return 200, {"task_instances": tasks, "total_entries": len(tasks)}
@@ -225,13 +233,48 @@ class Airflow(JobEngine):
         return 404, {"detail": "The run has nothing like that."}
 
     def _tasks(self, run: Run, *, wanted: str) -> list[dict[str, Any]]:
-        states = {"boil": "success", "brew": self._state(run)}
+        state = self._state(run)
+        is_asking = run.job == ASKING and state == "running"
+        states = {"boil": "success", "brew": "awaiting_input" if is_asking else state}
         usual = {"try_number": 1, "map_index": -1}
         return [
             usual | {"task_id": task, "task_display_name": task, "state": state}
             for task, state in states.items()
             if wanted in ("", state)
         ]
+
+    def _detail(self, run: Run) -> dict[str, Any]:
+        param = {"value": 2, "schema": {"type": "integer"}, "description": "How many."}
+        return {
+            "task_instance": {
+                "id": str(uuid5(NAMESPACE_OID, run.id)),
+                "task_id": "taste",
+                "map_index": 2,
+                "state": "awaiting_input",
+            },
+            "subject": "Is it good?",
+            "body": "Taste\u202e it.",
+            "options": ["Yes", "No"],
+            "multiple": True,
+            "params": {"cups": param},
+            "response_received": bool(run.answer),
+        }
+
+    def _of_question(self, method: str, run: Run, place: list[str], asked: Asked) -> Answer:
+        body = asked.body
+        if (method, place, asked.query.get("response_received")) == ("GET", [], "false"):
+            details = [self._detail(run), self._detail(run) | {"task_instance": {"state": "failed"}}]
+            return 200, {"hitl_details": [] if run.ended else details, "total_entries": 2}
+        if (method, place) != ("PATCH", ["taskInstances", "taste", "2"]):
+            return 404, {"detail": "Human-in-the-loop detail does not exist"}
+        if run.ended:
+            return 409, {"detail": "Human-in-the-loop detail has already been updated."}
+        if unknown := [one for one in body["chosen_options"] if one not in ("Yes", "No")]:
+            return 400, {"detail": f"Invalid options {unknown}; allowed options are ['No', 'Yes']."}
+        if body["chosen_options"] == ["No"]:
+            return 403, {"detail": "User=admin (id=admin) is not a respondent for the task."}
+        run.answer = body
+        return 200, body
 
 
 PARAMS = {
@@ -246,7 +289,7 @@ PARAMS = {
 class GitHub(JobEngine):
     """GitHub Actions of octo/tea, by the REST API of 2022-11-28 with the run details of February 2026."""
 
-    ids = {"complete": 101, "fail": 102, "last": 103}
+    ids = {"complete": 101, "fail": 102, "last": 103, ASKING: 105}
 
     def answer(self, asked: Asked) -> Answer:
         if asked.headers.get("authorization") != f"Bearer {self.secret}":
@@ -257,7 +300,7 @@ class GitHub(JobEngine):
             case "POST", ["actions", "workflows", number, "dispatches"] if self._job(number):
                 return self._start(self._job(number), asked.body)
             case method, ["actions", "runs", run_id, *rest] if run_id in self.runs:
-                return self._of_run(method, self.runs[run_id], rest)
+                return self._of_run(method, self.runs[run_id], rest, asked.body)
         return 404, {"message": "Not Found", "status": "404"}
 
     def _job(self, number: str) -> str:
@@ -288,7 +331,7 @@ class GitHub(JobEngine):
         conclusion = "cancelled" if run.stopped else "failure" if run.job == "fail" else "success"
         return {
             "id": int(run.id),
-            "status": "completed" if run.ended else "in_progress",
+            "status": "completed" if run.ended else "waiting" if run.job == ASKING else "in_progress",
             "conclusion": conclusion if run.ended else None,
             "html_url": f"https://github.com/octo/tea/actions/runs/{run.id}",
             "run_attempt": 1,
@@ -298,10 +341,12 @@ class GitHub(JobEngine):
             "updated_at": moment(run.ended or run.began),
         }
 
-    def _of_run(self, method: str, run: Run, rest: list[str]) -> Answer:
+    def _of_run(self, method: str, run: Run, rest: list[str], body: Any) -> Answer:
         match method, rest:
             case "GET", []:
                 return 200, self._told(run)
+            case _, ["pending_deployments"]:
+                return self._of_deployments(method, run, body)
             case "GET", ["jobs"]:
                 conclusion = "failure" if run.job == "fail" else "success"
                 step = {"name": REASON, "conclusion": conclusion, "status": "completed"}
@@ -313,6 +358,19 @@ class GitHub(JobEngine):
                 run.stopped = time.time()
                 return 202, {}
         return 404, {"message": "Not Found", "status": "404"}
+
+    def _of_deployments(self, method: str, run: Run, body: Any) -> Answer:
+        environment = {"id": 161088068, "name": "staging", "html_url": "https://github.com/octo/tea/staging"}
+        other = {"environment": environment | {"id": 7}, "current_user_can_approve": False}
+        pending = [other, {"environment": environment, "current_user_can_approve": True}]
+        if method == "GET":
+            return 200, [] if run.ended else pending
+        if run.ended or body["environment_ids"] != [161088068]:
+            return 422, {"message": "No pending deployment requests to approve or reject"}
+        if not body["comment"]:
+            return 400, {"message": "Comment can't be blank"}
+        run.answer = body
+        return 200, [{"id": 1, "environment": "staging"}]
 
 
 class N8n(JobEngine):
@@ -532,6 +590,8 @@ class Conductor(JobEngine):
             case "GET", ["workflow", name, "correlated", key]:
                 of_it = [run for run in self.runs.values() if (run.job, run.key) == (name, key)]
                 return 200, [self._told(run) for run in of_it]
+            case "POST", ["tasks"] if asked.body["workflowInstanceId"] in self.runs:
+                return self._update(asked.body)
             case method, ["workflow", run_id] if run_id in self.runs:
                 return self._of_run(method, self.runs[run_id], asked.query)
         return 404, {"status": 404, "message": "Not found", "instance": "tests", "retryable": False}
@@ -565,7 +625,7 @@ class Conductor(JobEngine):
         if "text/plain" not in asked.headers.get("accept", ""):
             return 406, {"status": 406, "message": "No acceptable representation"}
         body = asked.body
-        if body["name"] not in SECONDS or body["version"] not in (1, 2, None):
+        if body["name"] not in (*SECONDS, ASKING) or body["version"] not in (1, 2, None):
             missing = f"No such workflow found by name: {body['name']}, version: {body['version']}"
             return 404, {"status": 404, "message": missing}
         again = [run.id for run in self.runs.values() if run.key == body["idempotencyKey"]]
@@ -574,12 +634,21 @@ class Conductor(JobEngine):
         run = Run(body["name"], str(uuid4()), key=body["correlationId"], arguments=body["input"])
         return 200, Text(self.add(run).id)
 
+    def _update(self, body: Any) -> Answer:
+        """It takes any output, and that of a task that has ended too, which it ignores."""
+        run = self.runs[body["workflowInstanceId"]]
+        if (body["taskId"], body["status"]) != (f"task-of-{run.id}", "COMPLETED"):
+            return 404, {"status": 404, "message": f"No such task found by id: {body['taskId']}"}
+        run.answer = run.answer or body
+        return 200, Text(body["taskId"])
+
     def _told(self, run: Run) -> dict[str, Any]:
         status = "TERMINATED" if run.stopped else "RUNNING" if not run.ended else "COMPLETED"
         status = "FAILED" if run.job == "fail" and run.ended else status
         of_task = {"TERMINATED": "CANCELED", "RUNNING": "IN_PROGRESS"}.get(status, status)
         task = {
-            "taskType": "SIMPLE",
+            "taskType": "HUMAN" if run.job == ASKING else "SIMPLE",
+            "inputData": {"message": "Is it good?", "schema": {"properties": {"good": {"type": "boolean"}}}},
             "status": of_task,
             "referenceTaskName": "brew_ref",
             "taskId": f"task-of-{run.id}",

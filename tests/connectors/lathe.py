@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from connectors.protocol import Connector, WorkflowRef
 from connectors.testing import EngineHarness, Sample
 
-SECONDS = {"turn": 0.02, "break": 0.02, "polish": 600.0}
+SECONDS = {"measure": 600.0, "turn": 0.02, "break": 0.02, "polish": 600.0}
 JOBS = [
     {"id": name, "name": name, "description": f"Lets the lathe {name}.", "inputSchema": {"type": "object"}}
     for name in SECONDS
@@ -38,10 +38,12 @@ class Run:
     stopped: float = 0.0
     stops: threading.Event = field(default_factory=threading.Event)
     speed: int = 1200
+    answered: float = 0.0
+    """When the question of a run of `measure` was."""
 
     @property
     def due(self) -> float:
-        return self.began + SECONDS[self.job]
+        return self.answered or self.began + SECONDS[self.job]
 
     @property
     def is_over(self) -> bool:
@@ -53,7 +55,7 @@ class Run:
         if self.stopped:
             return told | {"state": "stopped", "ended": _moment(self.stopped)}
         if not self.is_over:
-            return told
+            return told | ({"asks": {"id": "size", "text": "Does it fit?"}} if self.job == "measure" else {})
         told |= {"ended": _moment(self.due)}
         if self.job == "break":
             return told | {"state": "failed", "reason": "The chisel broke."}
@@ -101,12 +103,22 @@ class Lathe:
                 return self._stop(run)
             case "GET", ["queries", "speed"]:
                 return 200, {"answer": run.speed}
+            case "POST", ["answers", question]:
+                return self._take(run, question, **asked)
             case "POST", ["signals", "faster"] if run.is_over:
                 return 409, {"error": "The run is over."}
             case "POST", ["signals", "faster"]:
                 run.speed += 100
                 return 202, {}
         return 404, {"error": "A run has nothing like that."}
+
+    def _take(self, run: Run, question: str, fits: str = "") -> Answer:
+        if run.is_over or (run.job, question) != ("measure", "size"):
+            return 404, {"error": "The run does not ask that."}
+        if fits not in ("yes", "no"):
+            return 422, {"error": "It fits, or it does not."}
+        run.answered = time.time()
+        return 200, {}
 
     def _list(
         self,

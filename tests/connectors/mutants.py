@@ -5,10 +5,11 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
@@ -31,6 +32,7 @@ from connectors.protocol import (
     Connector,
     Health,
     ListedRun,
+    Question,
     ReportProgress,
     RunFilter,
     RunPage,
@@ -42,7 +44,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.testing import ConnectorContract, EngineHarness, Interaction
+from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample
 from tests.connectors.lathe import WRONG_TOKEN, Lathe, LatheHarness, running_lathe
 
 STATES = {"turning": RunState.RUNNING, "done": RunState.COMPLETED}
@@ -65,6 +67,7 @@ CAPABILITIES = Capabilities(
     can_query=True,
     can_signal=True,
     can_list_runs=True,
+    asks_people=True,
 )
 
 
@@ -142,10 +145,19 @@ class LatheConnector:
                 error=str(answer.get("reason") or ""),
                 started_at=moment(answer.get("started")),
                 finished_at=moment(answer.get("ended")),
+                questions=(self._read_question(answer["asks"]),) if "asks" in answer else (),
                 raw=answer,
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidAnswer("Lathe's answer is not a run.") from None
+
+    def _read_question(self, asked: Any) -> Question:
+        return Question(id=asked["id"], message=asked["text"], schema={"type": "object"})
+
+    async def answer(self, run: RunRef, question_id: str, content: dict[str, Any]) -> None:
+        path = fill_path("/runs/{id}/answers/{question}", id=run.run_id, question=question_id)
+        fits = quote(str(content.get("fits")))
+        await self._client.request_json("POST", f"{path}?fits={fits}", repeatable=False)
 
     async def _output(self, run: RunRef) -> Any:
         return await self._client.request_json("GET", fill_path("/runs/{id}/result", id=run.run_id))
@@ -217,22 +229,24 @@ def moment(text: Any) -> datetime | None:
 class WholeLatheHarness(LatheHarness):
     query = Interaction("speed", answer=1200)
     signal = Interaction("faster")
-    ports = 2
+    asking = Sample(WorkflowRef(id="measure", name="measure"), {})
+    consent: ClassVar = {"fits": "yes"}
+    unfit: ClassVar = {"fits": "perhaps"}
 
     def connector(self) -> Connector:
-        return self._connector([self.lathe.port, self.lathe.second_port], Lathe.token, 10.0)
+        return self._connector(self.lathe.port, self.lathe.second_port, Lathe.token, 10.0)
 
     def connector_with_wrong_credentials(self) -> Connector:
-        return self._connector([self.lathe.port, self.lathe.second_port], WRONG_TOKEN, 10.0)
+        return self._connector(self.lathe.port, self.lathe.second_port, WRONG_TOKEN, 10.0)
 
-    def connector_at_ports(self, ports: Sequence[int]) -> Connector:
-        return self._connector(ports, Lathe.token, 0.2)
+    def connector_at(self, port: int) -> Connector:
+        return self._connector(port, port, Lathe.token, 0.2)
 
     async def has_heard_signal(self, connector: Connector, run: RunRef) -> bool:
         return self.lathe.runs[run.run_id].speed == 1300
 
-    def _connector(self, ports: Sequence[int], token: str, seconds: float) -> Connector:
-        base_url, starts_url = (f"http://127.0.0.1:{port}" for port in ports)
+    def _connector(self, port: int, starts_port: int, token: str, seconds: float) -> Connector:
+        base_url, starts_url = (f"http://127.0.0.1:{each}" for each in (port, starts_port))
         settings = {"base_url": base_url, "starts_url": starts_url, "token": token, "seconds": seconds}
         return self.kind(LatheConfig.model_validate(settings))
 
@@ -654,6 +668,13 @@ breaks(
     "test_a_run_hears_a_signal_or_signals_are_unsupported",
     having("SignalNotSent", signal=only_look),
     taking("SignalTooLateIgnored", "signal", Rejected),
+)
+breaks(
+    "test_a_run_that_asks_goes_on_with_the_answer_or_answers_are_unsupported",
+    having("AnswerNotSent", answer=only_look),
+    taking("UnaskedQuestionAnswered", "answer", NotFound),
+    taking("RefusedAnswerTaken", "answer", Rejected),
+    telling("AnotherQuestionWithEachPoll", "_read_question", lambda asked: replace(asked, id=uuid4().hex)),
 )
 breaks(
     "test_runs_are_listed_as_the_filter_wants_or_listing_is_unsupported",

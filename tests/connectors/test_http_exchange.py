@@ -42,7 +42,7 @@ async def test_every_status_is_an_answer(status):
     assert (answer.status, answer.body) == (status, body)
     assert answer.headers["x-request"] == "7"
     assert 0 < answer.seconds < 30
-    assert answer.url == f"{engine.base_url}/orders"
+    assert answer.place == f"{engine.base_url}/orders"
     assert len(engine.received) == 1
     assert answer.not_followed == ""
 
@@ -238,7 +238,7 @@ async def test_no_error_answer_log_or_repr_shows_credentials(behave, caplog):
         told += [everything_told_by(caught.value), repr(client), repr(CREDENTIALS)]
         engine.behave = replies(200, {})
         answer = await client.exchange("GET", "/", credentials=CREDENTIALS, repeatable=True)
-        told += [repr(answer), answer.url]
+        told += [repr(answer), answer.place]
     logger.remove(sink)
     told += [record.getMessage() for record in caplog.records]
     assert any("GET /" in line for line in told)
@@ -252,4 +252,4 @@ async def test_the_client_masks_what_an_api_repeats():
         client_of(engine) as client,
     ):
         answer = await client.exchange("GET", "/", credentials=CREDENTIALS, repeatable=True)
-        assert client.redactor.text(answer.body.decode()) == '{"error": "*** has expired"}'
+        assert client.redactor.text(answer.content.decode()) == '{"error": "*** has expired"}'

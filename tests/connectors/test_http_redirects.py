@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
-from connectors.network.client import Answer, Credentials, EngineClient
+from connectors.network.client import Credentials, EngineClient
 from connectors.network.policy import http_tool_addresses
-from connectors.network.transport import HttpLimits
+from connectors.network.transport import Exchange, HttpLimits
 from connectors.testing import advance_clock, everything_told_by
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
@@ -64,7 +64,7 @@ async def connected(behave: Behaviour, **settings: Any) -> AsyncIterator[tuple[S
 
 async def ask(
     client: EngineClient, method: str = "GET", target: str = "/start?a=1", **changes: Any
-) -> Answer:
+) -> Exchange:
     """With everything that could go along."""
     given: dict[str, Any] = {
         "headers": HEADERS,
@@ -89,7 +89,7 @@ async def test_a_safe_request_follows_every_redirect(status, method):
     """C5.1: on the same origin with everything, its credentials once."""
     async with connected(pages({"/start": (status, "/end?b=2#part"), "/end": (200, "")})) as (api, client):
         answer = await ask(client, method)
-    assert (answer.status, answer.url) == (200, f"{api.base_url}/end")
+    assert (answer.status, answer.place) == (200, f"{api.base_url}/end")
     assert [request.method for request in api.received] == [method, method]
     assert [request.target for request in api.received] == [
         f"/start?a=1&{WITH_KEY}",
@@ -179,7 +179,7 @@ async def test_credentials_do_not_come_back_when_a_redirect_returns():
         api.behave = pages({"/start": (302, f"{other.base_url}/there"), "/delete-all": (200, "")})
         async with client_of(api) as client:
             answer = await ask(client)
-    assert answer.url == f"{api.base_url}/delete-all"
+    assert answer.place == f"{api.base_url}/delete-all"
     assert KEY in told(api.received[0])
     assert [request for request in (*other.received, api.received[1]) if KEY in told(request)] == []
     assert "x-api-key" not in api.received[1].headers

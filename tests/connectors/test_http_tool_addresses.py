@@ -14,7 +14,6 @@ from connectors.http_tools.connector import HttpConfig
 from connectors.network.client import EngineClient
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, AllowedHosts, http_tool_addresses
-from connectors.network.transport import HttpLimits
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
 from tests.connectors.scripted import ScriptedEngine, replies
@@ -224,7 +223,7 @@ async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch):
         credentials = ClientCredentials(
             config,
             url=f"http://login.example.com:{authority.port}/token",
-            limits=HttpLimits(),
+            seconds=30.0,
             policy=http_tool_addresses(),
         )
         with pytest.raises(Misconfigured, match=r"No access token.*a loopback address: not contacted"):

@@ -16,6 +16,7 @@ from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
     Misconfigured,
+    NotFound,
     OutcomeUnknown,
     Rejected,
     Unreachable,
@@ -54,7 +55,37 @@ def reasons(text: str) -> str:
     return str(caught.value)
 
 
+ASKING = """
+questions:
+  when: state == 'waiting'
+  get: /runs/{run_id}/approvals
+  items: open
+  id: id
+  message: text
+  url: page
+  until: until
+  schema: schema
+  inputs: {each: fields, type: type, types: {int: integer}, required: needed}
+  keep: {approval: id}
+  answer:
+    post: /approvals/{approval}
+    keep: {verdicts: "[verdict][]"}
+    json: {verdicts: "{verdicts}", fields: "{inputs}", all: "{arguments}"}
+    gone: 409
+"""
 MISTAKES_ON_LINE_9 = {
+    "questions without an answer": (
+        "questions: {get: /q, items: open, id: id}",
+        "questions.answer: required, but missing",
+    ),
+    "a value of a question in the request for it": (
+        "questions: {get: '/q/{approval}', items: open, id: id, keep: {approval: id}, answer: {post: /a}}",
+        "questions.get: unknown placeholder {approval}",
+    ),
+    "a name that the answer has": (
+        "questions: {get: /q, items: open, id: id, keep: {inputs: id}, answer: {post: /a}}",
+        "questions.keep.inputs: is a reserved name",
+    ),
     "an unknown key": ("cancle: {post: /x}", "cancle: unknown key; did you mean cancel?"),
     "an unknown key inside": (
         "result: {get: /x, outputt: a}",
@@ -727,6 +758,94 @@ async def test_progress_may_be_a_fraction(told, percent):
     text = SMALLEST.replace("  state: state", "  state: state\n  progress: progress")
     async with declared(text, replies(200, {"state": "going", "progress": told})) as (connector, _):
         assert (await connector.poll(run_of("7"))).progress == percent
+
+
+APPROVAL = {
+    "id": 7,
+    "text": "Is the\u202e tea good?\n" + "x" * 5_000,
+    "page": "javascript:alert(1)",
+    "until": "tomorrow",
+    "schema": {"properties": {"verdict": {"enum": ["yes", "no"]}}, "required": "verdict"},
+    "fields": {"cups": {"type": "int", "needed": True}, "sort": {"type": "leaf"}},
+}
+
+
+def asking(answers: dict[str, Any]) -> dict[str, Any]:
+    """By path; a run that waits, unless `answers` say another."""
+    return {"/runs/7": {"state": "waiting"}, "/runs/7/approvals": {"open": [APPROVAL]}} | answers
+
+
+async def test_what_a_run_asks_is_read_and_its_answer_sent_in_parts():
+    """A8.2, E6: an engine's words are data; what cannot be used is left out."""
+    text = with_line(ASKING).replace("going: running", "going: running, waiting: running")
+    async with declared(text, routes(asking({"/approvals/7": {}}))) as (connector, engine):
+        (question,) = (await connector.poll(run_of("7"))).questions
+        answer = {"verdict": "yes", "cups": 2, "why": "{id} {{x}}"}
+        await connector.answer(run_of("7"), "7", answer)
+        with pytest.raises(NotFound, match="does not ask this any more"):
+            await connector.answer(run_of("7"), "8", answer)
+    assert (question.id, question.url, question.until) == ("7", "", None)
+    assert question.message.startswith("Is the  tea good?\nx") and len(question.message) == 2_000
+    assert question.schema == {
+        "type": "object",
+        "properties": {
+            "verdict": {"enum": ["yes", "no"]},
+            "cups": {"type": "integer"},
+            "sort": {},
+        },
+        "required": ["cups"],
+    }
+    (sent,) = [one for one in engine.received if one.method == "POST"]
+    assert sent.json == {"verdicts": ["yes"], "fields": {"cups": 2}, "all": answer}
+
+
+async def test_a_run_that_cannot_ask_costs_no_request_and_an_engine_that_cannot_say_asks_nothing():
+    """A8.2: but a question that could not be read counts neither as gone nor as answered."""
+    text = with_line(ASKING).replace("going: running", "going: running, waiting: running")
+    answers = asking({"/runs/7": {"state": "going"}})
+    async with declared(text, routes(answers)) as (connector, engine):
+        assert not (await connector.poll(run_of("7"))).questions
+        assert [one.target for one in engine.received] == ["/runs/7"]
+        answers["/runs/7"] = {"state": "waiting"}
+        del answers["/runs/7/approvals"]
+        assert not (await connector.poll(run_of("7"))).questions
+        answers["/runs/7/approvals"] = {"open": "all"}
+        with pytest.raises(InvalidAnswer, match="no list of questions"):
+            await connector.poll(run_of("7"))
+        answers["/runs/7"] = {"state": "done"}
+        with pytest.raises(NotFound, match="has ended"):
+            await connector.answer(run_of("7"), "7", {})
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (404, NotFound, "404"),
+        (409, NotFound, "does not ask this any more: It is late."),
+        (403, Rejected, "refused the answer: It is late."),
+        (422, Rejected, "It is late."),
+        (429, Unreachable, "429"),
+        (500, OutcomeUnknown, "500"),
+        (302, OutcomeUnknown, "302"),
+    ],
+)
+async def test_what_an_engine_says_of_an_answer_decides_what_became_of_it(status, error, words):
+    """A8.2: gone, refused, not arrived, or unknown."""
+    text = with_line(ASKING).replace("going: running", "going: running, waiting: running")
+    answers = asking({})
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        told = (
+            (status, {"message": "It is late."})
+            if request.method == "POST"
+            else (200, answers[request.target])
+        )
+        await replies(*told)(request, writer)
+
+    async with declared(text, behave) as (connector, engine):
+        with pytest.raises(error, match=words):
+            await connector.answer(run_of("7"), "7", {"verdict": "no"})
+    assert [one.method for one in engine.received].count("POST") == 1
 
 
 async def test_a_run_goes_on_being_followed_where_its_progress_cannot_be_read():

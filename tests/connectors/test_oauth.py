@@ -10,7 +10,6 @@ from pydantic import SecretStr
 
 from connectors.errors import InvalidAnswer, Misconfigured, Rejected, Unreachable
 from connectors.network.oauth import ClientCredentials
-from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, response
 
@@ -65,7 +64,7 @@ async def credentials(url: TokenUrl, clock: Clock) -> AsyncIterator[ClientCreden
         made = ClientCredentials(
             config,
             url=f"{server.base_url}/oauth2/token",
-            limits=HttpLimits(connect_seconds=1, read_seconds=1, total_seconds=1),
+            seconds=1.0,
             now=clock,
         )
         yield made

@@ -21,18 +21,20 @@ from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, respo
 RUN_ID = "0ca4ef6e-2f2b-4d0e-9b3d-6f3f1d3a8f10"
 DEPLOYMENT_ID = "5b1f8d4c-0d0c-4f66-8a6f-3ad6c1f1c0de"
 FLOW_ID = "b9a3b6c0-96f5-4b4a-8b77-0d7c7f0f3a11"
+STATE_ID = "8d3c8f5e-6f3a-4f0b-8d53-2f6b8f0c1d11"
 KEY = UUID("3f0e4a52-7a37-4d3f-9d0a-3c8e86b4a001")
 WORKFLOW = WorkflowRef(id=DEPLOYMENT_ID, name="tea/afternoon")
 RUN = RunRef(workflow=WORKFLOW, run_id=RUN_ID, key=KEY)
 READ = f"/api/flow_runs/{RUN_ID}"
 SET_STATE = f"{READ}/set_state"
+RESUME = f"{READ}/resume"
 ARTIFACTS, LOGS, RUNS = "/api/artifacts/filter", "/api/logs/filter", "/api/flow_runs/filter"
 CREATE = f"/api/deployments/{DEPLOYMENT_ID}/create_flow_run"
 NOTHING_LEFT = {ARTIFACTS: [], LOGS: []}
 
 
 def flow_run(kind: str | None, *, name: str = "", message: str | None = None, **more: Any) -> dict[str, Any]:
-    state = {"type": kind, "message": message, "data": {"storage_key": "/srv/pickles/1"}}
+    state = {"id": STATE_ID, "type": kind, "message": message, "data": {"storage_key": "/srv/pickles/1"}}
     return {"id": RUN_ID, "state_type": kind, "state_name": name or kind, "state": state, **more}
 
 
@@ -95,7 +97,7 @@ async def prefect(told: dict[str, Any] | Behaviour, **settings: Any) -> AsyncIte
         (flow_run("PENDING"), "A worker is preparing the run."),
         (
             flow_run("PAUSED", message="Is the kettle on?"),
-            "Paused in Prefect until it is resumed there: Is the kettle on?",
+            "Paused in Prefect until it is resumed: Is the kettle on?",
         ),
         (flow_run("CANCELLING"), "Prefect is cancelling the run."),
     ],
@@ -435,3 +437,52 @@ async def test_the_logs_of_other_ended_runs_are_read_once(state, ended):
     async with prefect({READ: told, LOGS: [], ARTIFACTS: []}) as (connector, engine):
         await connector.poll(RUN)
     assert [request.target for request in engine.received].count(LOGS) == 1
+
+
+KEYSET = {"schema": "paused-1-schema", "description": "paused-1-description"}
+PAUSED = flow_run("PAUSED")
+PAUSED["state"]["state_details"] = {"run_input_keyset": KEYSET}
+
+
+async def test_a_pause_whose_schema_is_not_written_yet_asks_nothing():
+    """A8.2: Prefect has the pause a moment before its form, without which no answer is taken."""
+    schema = (Status(404), {"type": "object", "properties": {}})
+    told = {READ: PAUSED, f"{READ}/input/paused-1-schema": schema}
+    async with prefect(told) as (connector, _):
+        assert not (await connector.poll(RUN)).questions
+        (question,) = (await connector.poll(RUN)).questions
+    assert (question.id, question.message) == (STATE_ID, "")
+
+
+async def test_another_pause_is_another_question():
+    """A8.2: an answer never reaches a later pause, which the request could not tell from the first."""
+    async with prefect({READ: PAUSED}) as (connector, engine):
+        with pytest.raises(NotFound, match="no longer in this pause"):
+            await connector.answer(RUN, "of-the-pause-before", {"approve": True})
+    assert [one.method for one in engine.received] == ["GET"]
+
+
+REASON = {"reason": "Reason: 1 is not of type 'string'"}
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "words"),
+    [
+        ({"status": "REJECT", "state": {"type": "PAUSED"}, "details": REASON}, Rejected, "not of type"),
+        ({"status": "REJECT", "state": {"type": "FAILED"}, "details": REASON}, NotFound, "does not resume"),
+        ({"status": "ABORT", "state": None, "details": REASON}, NotFound, "does not resume"),
+        ({"status": "WAIT", "details": {"delay_seconds": 3}}, Unreachable, "gave no reason"),
+        ({"status": "LATER"}, OutcomeUnknown, "does not say"),
+        ([], OutcomeUnknown, "does not say"),
+        (BUSY, OutcomeUnknown, "503"),
+        (Status(409), Rejected, "409"),
+    ],
+)
+async def test_what_prefect_says_of_an_answer_is_read(told, error, words):
+    """A8.2: with 200 it refuses as well, and an answer that may have arrived is not sent again."""
+    async with prefect({READ: PAUSED, RESUME: told}) as (connector, engine):
+        with pytest.raises(error, match=words):
+            await connector.answer(RUN, STATE_ID, {"approve": 1})
+    assert [one.target for one in engine.received] == [READ, RESUME]
+    sent = {"__prefect_kind": "json", "value": '{"approve":1}'}
+    assert engine.received[1].json == {"run_input": sent}

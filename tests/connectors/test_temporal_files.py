@@ -185,6 +185,7 @@ def test_everything_that_is_optional_reaches_the_definition():
         idReusePolicy="RejectDuplicate",
         idConflictPolicy="USE_EXISTING",
         progressQuery="progress",
+        asks={"query": "open", "update": "decide"},
         queries={"progress": "How far it is.", "line": {"fields": [{"number": {"type": "integer"}}]}},
         signals={"approve": {"description": "Let it go on.", "fields": []}},
     )
@@ -197,6 +198,7 @@ def test_everything_that_is_optional_reaches_the_definition():
         "id_reuse_policy": "reject_duplicate",
         "id_conflict_policy": "use_existing",
         "progress_query": "progress",
+        "asks": {"query": "open", "update": "decide"},
     }
     assert [(query.name, query.description) for query in workflow.queries] == [
         ("progress", "How far it is."),

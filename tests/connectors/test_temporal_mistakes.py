@@ -52,6 +52,10 @@ def changed(old: str, new: str) -> str:
             '    taskQueue: "chat-queue"\n', "",
             "line 63, workflows.ChatWorkflow.taskQueue: required, but missing.",
         ),
+        (
+            QUEUE, QUEUE + "\n    asks: {query: open}",
+            "line 74, workflows.ChatWorkflow.asks: must have update or signal, which takes the answer.",
+        ),
         ("workflows:", "workflow:", "line 39, workflow: unknown key; did you mean workflows?"),
         (
             'timeout: "5s"', "timeout: 5",

@@ -269,6 +269,12 @@ class Rest:
         response.raise_for_status()
         return json.loads(response.text)
 
+    def patch(self, path: str, **fields: Any) -> Any:
+        address = f"{self._url}{path}"
+        response = httpx2.patch(address, json=fields, headers=self._headers, timeout=10)
+        response.raise_for_status()
+        return json.loads(response.text)
+
     def execution(self, execution_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"/executions/{execution_id}/")
         return found

@@ -17,7 +17,7 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 TEXT = "One sentence. And another one!"
 RAGGED = "name,price\nbolt,1\nnut"
 WORKFLOWS = {"text_statistics", "csv_profile", "countdown"}
@@ -31,11 +31,11 @@ BUILT_IN = {
 
 
 @asynccontextmanager
-async def client_of_2026(product: Product) -> AsyncIterator[Client]:
+async def client_of_2026(product: Product, **options: Any) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {product.token}"}
     async with plain_http.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{product.url}/mcp", http_client=http)
-        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT) as client:
+        async with Client(transport, mode="2026-07-28", cache=None, client_info=AGENT, **options) as client:
             yield client
 
 

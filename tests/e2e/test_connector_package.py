@@ -17,7 +17,7 @@ from tests.processes import ROOT
 
 PACKAGE = ROOT / "examples" / "connector-package"
 FUNCTIONS = {"jobs.count_words": "Counts the words of a text.", "jobs.keep_watch": "Watches for a while."}
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

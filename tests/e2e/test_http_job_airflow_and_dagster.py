@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.product import IMPATIENT, Product, Rest, place_for_one, started
 from tests.e2e.test_clients import client_of_2026, text_of
-from tests.e2e.test_prefect import begin, call, until
+from tests.e2e.test_prefect import answer_what_it_asks, begin, call, until
 from tests.engines.job_engines.servers import (
     AirflowServer,
     Servers,
@@ -83,6 +83,14 @@ async def test_results_failures_and_progress_reach_the_agent(product, airflow, t
     assert (brewed.structured_content or {})["assets"][0]["metadata"][1] == {"label": "cups", "intValue": 3}
     assert "wait" in messages
     assert refused.is_error
+
+
+async def test_a_human_task_of_airflow_takes_the_answer(product, rest, airflow):
+    """A8.2."""
+    async with client_of_2026(product) as client:
+        execution = await begin(client, "ask", {})
+    ended = await answer_what_it_asks(rest, execution, {"_options": "Approve"})
+    assert "Approve" in str(ended["output"])
 
 
 async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, ElicitResult
 
 from tests.e2e.product import Product, Rest, product_of_engine, wait_until
 from tests.e2e.test_clients import client_of_2026, text_of
@@ -17,8 +17,9 @@ __all__ = ["prefect"]
 # Two servers and a product start first, and each flow run takes some seconds.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 140.0
 ORDER, GREETING, FAILING, LASTING = "place-order_shop", "greet_somebody", "fail_always", "last_long"
+ASKING = "ask_asking"
 Heard = list[tuple[float, str | None]]
 
 
@@ -27,7 +28,7 @@ def product(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) ->
     """One whose curator has looked at what Prefect offers and enabled some of it."""
     config, secret = {"base_url": prefect.base_url}, ("--secret", f"auth_string={AUTH}")
     with product_of_engine(tmp_path_factory.mktemp("product"), "prefect", config, *secret) as running:
-        running.manage("enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING)
+        running.manage("enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING, ASKING)
         yield running
 
 
@@ -78,8 +79,40 @@ async def until(rest: Rest, execution_id: str, **wanted: Any) -> dict[str, Any]:
         seen = rest.execution(execution_id)
         return seen if wanted.items() <= seen.items() else None
 
-    found: dict[str, Any] = await asyncio.to_thread(wait_until, look, PATIENCE_SECONDS)
+    def told() -> str:
+        return str(rest.execution(execution_id))
+
+    found: dict[str, Any] = await asyncio.to_thread(wait_until, look, PATIENCE_SECONDS, told)
     return found
+
+
+async def answer_what_it_asks(rest: Rest, execution_id: str, content: dict[str, Any]) -> dict[str, Any]:
+    """As a person does by REST. Returns the execution once it has completed."""
+
+    def look() -> Any:
+        return rest.execution(execution_id)["questions"]
+
+    (asked,) = await asyncio.to_thread(wait_until, look, PATIENCE_SECONDS)
+    path = f"/executions/{execution_id}/answer/"
+    await asyncio.to_thread(rest.post, path, question=asked["question"], content=content)
+    ended = await until(rest, execution_id, state="completed")
+    kinds = [event["kind"] for event in ended["events"]]
+    assert [kinds.count(kind) for kind in ("asked", "answered", "answer_sent")] == [1, 1, 1], kinds
+    return ended
+
+
+async def test_a_paused_flow_asks_the_agents_user_and_goes_on(product, rest):
+    """A8.2: the answer is not rendered as a template."""
+    asked = []
+
+    async def decide(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True, "reason": "{{ 6 * 7 }}"})
+
+    async with client_of_2026(product, elicitation_callback=decide) as client:
+        result, _ = await call(client, ASKING, {})
+    assert result.structured_content == {"approve": True, "reason": "{{ 6 * 7 }}"}, result
+    assert len(asked) == 1 and "tea good?" in asked[0]
 
 
 async def test_results_failures_and_progress_of_flows_reach_the_agent(product, rest, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.product import Product, Rest, product_of_engine, wait_until
 from tests.e2e.test_clients import client_of_2026
-from tests.e2e.test_prefect import begin, until
+from tests.e2e.test_prefect import answer_what_it_asks, begin, until
 from tests.engines.restate.server import TOKEN, RestateServer, restate
 
 __all__ = ["restate"]
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 30.0
 GRACE_SECONDS = 4
 """In which a handler that listens is cancelled on a busy machine too; another one is killed then."""
 ORDER, FAILING, LASTING = "Orders_place", "Orders_fail", "Orders_last"
-BOILING, APPROVAL = "Kettle_boil", "Approval_run"
+BOILING, APPROVAL, ASKING = "Kettle_boil", "Approval_run", "Ask_ask_run"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,14 @@ async def test_handlers_of_services_and_objects_answer_the_agent(product, rest):
     assert failure.is_error
     recorded = rest.execution(rest.executions(tool=FAILING)[0]["id"])
     assert (recorded["state"], recorded["error"]["message"]) == ("failed", "The tea went cold.")
+
+
+async def test_a_workflow_that_asks_goes_on_with_the_answer(product, rest):
+    """A8.2."""
+    async with client_of_2026(product) as client:
+        execution = await begin(client, ASKING, {"order_id": "A20"})
+    ended = await answer_what_it_asks(rest, execution, {"approve": True})
+    assert ended["output"] == {"told": {"approve": True}}
 
 
 async def test_a_run_outlives_the_death_of_the_server(product, rest, restate):

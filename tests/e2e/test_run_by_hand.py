@@ -9,6 +9,7 @@ from tests.e2e.webdriver import BROWSER, DRIVER, ENTER, MISSING, TAB, RealBrowse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)]
 
+SECONDS = "[id='argument/seconds']"
 SELECT_ALL = "document.activeElement.select()"
 
 
@@ -46,19 +47,19 @@ def test_a_workflow_is_run_seen_to_its_end_and_run_again_with_another_argument(b
     browser.click("#result_list tbody th a")
     browser.wait_for("document.querySelector('#panel-buttons a')")
     browser.click("#panel-buttons a")
-    browser.wait_for_text("seconds", within="label[for=id_argument-0]")
-    browser.click("#id_argument-0")
+    browser.wait_for_text("seconds", within="label[for='argument/seconds']")
+    browser.click(SECONDS)
     # Long enough for a busy machine to open the page while it goes on.
     browser.press("8", ENTER)
     follow_to_the_end(browser, shows_progress=True)
     assert '"seconds": 8' in browser.text("#execution-payloads")
 
     browser.click("#panel-buttons a")
-    browser.wait_for("document.querySelector('#id_argument-0')?.value === '8'")
-    browser.click("#id_argument-0")
+    browser.wait_for(f"document.querySelector(`{SECONDS}`)?.value === '8'")
+    browser.click(SECONDS)
     browser.run(SELECT_ALL)
     browser.press("2", ENTER)
     follow_to_the_end(browser)
     assert '"seconds": 2' in browser.text("#execution-payloads")
-    assert "by admin" in browser.text("#panel-facts")
+    assert "Called by" in (facts := browser.text("#panel-facts")) and " admin" in facts
     assert browser.complaints() == []

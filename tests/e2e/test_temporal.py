@@ -14,6 +14,7 @@ import pytest
 from connectors.testing import free_port
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026, newest, text_of
+from tests.e2e.test_prefect import answer_what_it_asks, begin
 from tests.engines.temporal.definitions import definitions
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.engines.temporal.workflows import WORKFLOWS
@@ -26,6 +27,7 @@ GRACE_SECONDS = 4
 """In which a run that follows its cancellation does so on a busy machine too; others are terminated then."""
 TOOLS = {"Echo", "Fail", "Lasting", "Heartbeating", "Stubborn", "Later"}
 NARROW = {"type": "object", "fields": [{"greeting": {"type": "string", "description": "What to say."}}]}
+ASKING = {"asks": {"query": "open_questions", "update": "decide"}}
 DESERTED = {"taskQueue": "deserted"}
 
 
@@ -72,7 +74,7 @@ def product(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterato
             product.wait_until_up()
             config = {
                 "host_port": engine.address,
-                "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED),
+                "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED, Asking=ASKING),
                 "cancel_grace_seconds": GRACE_SECONDS,
                 "timeout_seconds": 2,
             }
@@ -100,6 +102,14 @@ def status_of(rest: Rest, tool: str, state: str) -> dict[str, Any]:
 
 async def ignore(value: float, total: float | None, message: str | None) -> None:
     """Progress makes a call wait for as long as the run takes."""
+
+
+async def test_a_workflow_asks_people_by_its_query_and_takes_the_answer_by_an_update(product, rest):
+    """A8.2."""
+    async with client_of_2026(product) as client:
+        execution = await begin(client, "Asking", {})
+    ended = await answer_what_it_asks(rest, execution, {"approve": True})
+    assert ended["output"] == {"answers": [{"approve": True}]}
 
 
 async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(product, rest):

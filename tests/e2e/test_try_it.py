@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not (DRIVER and BROWSER), reas
 SECRET = "shop-token-0123456789abcdef"
 TRY_IT = "/admin/orchestration/workflowrequest/try/"
 WORDS = "**Sent**, says the shop & its *own* API."
+SEARCH, FOUND = "[name=find_workflows]", "document.querySelectorAll('#found-workflows input')"
 DRY_RUN, RUN, SEND = "#try-form [name=dry_run]", "#try-form [name=run]", "[data-send] [type=submit]"
 
 
@@ -79,13 +80,13 @@ def page(browser: RealBrowser, product: Product, shop: TargetApi) -> RealBrowser
     """The page with instructions and one tool, found by its description and picked."""
     shop.arrived.clear()
     browser.open(f"{product.url}{TRY_IT}")
-    browser.tab_to("[name=instructions]")
+    browser.tab_to("[name=user_instructions]")
     browser.press("Where is my order A-7?")
-    browser.tab_to("#tool-search")
+    browser.tab_to(SEARCH)
     browser.press("order shop")
-    browser.wait_for_text("1 of", within="#tool-count")
+    browser.wait_for(f"{FOUND}.length === 1")
     browser.press(DOWN, SPACE)
-    browser.wait_for_text("1 picked", within="#tool-count")
+    browser.wait_for_text("1 picked", within="#picked-count")
     return browser
 
 
@@ -97,19 +98,23 @@ def called(shop: TargetApi) -> list[str]:
 def test_tools_are_searched_and_picked_together(browser, product):
     """C2.3: one press of Tab enters the list, however long it is."""
     browser.open(f"{product.url}{TRY_IT}")
-    browser.tab_to("#tool-search")
+    browser.tab_to(SEARCH)
     browser.press("get_order")
-    browser.wait_for_text("1 of", within="#tool-count")
-    browser.tab_to("[data-pick=shown]")
+    browser.wait_for(f"{FOUND}.length === 1")
+    browser.tab_to("#pick-all-found")
     browser.press(ENTER)
-    browser.wait_for_text("1 picked", within="#tool-count")
-    browser.run("document.querySelector('#tool-search').value = ''")
-    browser.tab_to("#only-picked")
-    browser.press(SPACE)
-    browser.wait_for_text("1 of", within="#tool-count")
-    browser.press(SPACE, TAB, DOWN, SPACE)
-    browser.wait_for_text("2 picked", within="#tool-count")
-    browser.press(TAB)
+    browser.wait_for_text("1 picked", within="#picked-count")
+    browser.tab_to("#pick-none")
+    browser.press(ENTER)
+    browser.wait_for_text("0 picked", within="#picked-count")
+    browser.run(f"document.querySelector({SEARCH!r}).value = ''")
+    browser.tab_to(SEARCH)
+    browser.press("o")
+    browser.wait_for(f"{FOUND}.length >= 1")
+    browser.press(DOWN, DOWN, SPACE)
+    browser.wait_for_text("1 picked", within="#picked-count")
+    browser.tab_to("#pick-none")
+    browser.press(TAB, TAB)
     assert browser.run(f"return document.activeElement.matches({DRY_RUN!r})")
 
 
@@ -161,7 +166,8 @@ def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(page, mode
     page.wait_for_text("in progress", within="#record .request-stages")
     page.reload()
     page.wait_for_text("Choosing tool and arguments …", within="#progress")
-    assert page.run("return document.querySelector('[name=instructions]').value") == "Where is my order A-7?"
+    written = page.run("return document.querySelector('[name=user_instructions]').value")
+    assert written == "Where is my order A-7?"
     model.wait_until_asked_slowly()
     model.release()
     page.wait_for_text("Ended: success.", within="#progress")

@@ -111,6 +111,17 @@ class RealBrowser:
             else:
                 return
 
+    def click_found(self, expression: str) -> None:
+        """What a JavaScript expression finds, for which there is no selector."""
+        self._command(f"element/{self.run(f'return {expression}')[ELEMENT]}/click")
+
+    def enter_frame(self, expression: str) -> None:
+        """Look at what is in a frame, until `leave_frames`."""
+        self._command("frame", id=self.run(f"return {expression}"))
+
+    def leave_frames(self) -> None:
+        self._command("frame", id=None)
+
     def click_twice(self, selector: str) -> None:
         """As an impatient mouse does it."""
         found = self._command("element", using="css selector", value=selector)

@@ -31,7 +31,7 @@ from tests.connectors.scripted import Behaviour, Received, replies, response
 from tests.engines.hostile_servers import hostile
 from tests.processes import ExampleEngine
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 WORKFLOW_ID = "2724"
 RUN_ID = "8f496b6a-c905-41bb-b7b7-200a8982ab30"
 
@@ -147,6 +147,7 @@ class WireEngine:
     on_status: Behaviour = field(default_factory=lambda: replies(200, status()))
     on_cancel: Behaviour = field(default_factory=lambda: replies(200, status("CANCELLED")))
     on_lookup: Behaviour = field(default_factory=lambda: replies(200, {"runs": []}))
+    on_answer: Behaviour = field(default_factory=lambda: replies(404))
     on_listing: Behaviour = field(default_factory=lambda: replies(503))
     """Its workflows stay those that the test made."""
     requests: list[Request] = field(default_factory=list)
@@ -166,6 +167,7 @@ class WireEngine:
             "status": self.on_status,
             "cancel": self.on_cancel,
             "runs": self.on_lookup,
+            "answer": self.on_answer,
             "workflows": self.on_listing,
         }
         await behaviours[kind](received, writer)

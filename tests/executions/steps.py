@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -19,7 +19,7 @@ from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.interacting import Cancellation, cancel_execution
-from executions.models import Execution, ExecutionPayload, State
+from executions.models import Execution, ExecutionPayload, InputRequest, State
 from executions.models.lifecycle import StartRequest
 from executions.runner.lease import claim_due_executions
 from executions.waiting import start_and_wait
@@ -40,6 +40,7 @@ TIMES = (
     "cancel_requested_at",
     "cancel_sent_at",
     "terminate_sent_at",
+    "question_answered_at",
     "started_at",
     "polled_at",
     "end_reported_at",
@@ -93,6 +94,10 @@ def let_pass(execution: Execution, seconds: float) -> None:
     ago = timedelta(seconds=seconds)
     Execution.objects.filter(pk=execution.pk).update(**{name: F(name) - ago for name in TIMES})
     Source.objects.update(configured_at=F("configured_at") - ago)
+    for row in InputRequest.objects.filter(execution=execution.pk).exclude(answers=None):
+        for given in row.answers.values():
+            given["at"] = (datetime.fromisoformat(given["at"]) - ago).isoformat()
+        row.save()
 
 
 def let_waits_pass(seconds: float) -> None:

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from catalogue.actions.workflows import override_workflow
 from config.environment import Environment
-from executions import approval_notices
+from executions import approval_notices, notices
 from executions.approvals import decide
 from executions.models import ApprovalNotice
 from executions.starting import create_execution
@@ -40,7 +40,7 @@ from tests.threads import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.approval_notices"),
+    pytest.mark.databases("executions.approval_notices", "executions.notices"),
     pytest.mark.usefixtures("guarded", "approver"),
 ]
 SECRET = "a secret of more than thirty-two characters"
@@ -237,7 +237,7 @@ def test_the_log_says_once_that_notices_fail_and_when_they_are_sent_or_given_up(
         for _ in range(2):
             send_due()
         make_due()
-        long_ago = timezone.now() - approval_notices.GIVE_UP_AFTER
+        long_ago = timezone.now() - notices.GIVE_UP_AFTER
         oldest = ApprovalNotice.objects.filter(pk=ApprovalNotice.objects.earliest("pk").pk)
         oldest.update(created_at=long_ago, next_attempt_at=long_ago)
         for _ in range(2):

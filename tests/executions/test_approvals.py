@@ -12,6 +12,7 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from audit.models import Entry
+from audit.sealing import verify
 from catalogue.actions.workflows import override_workflow
 from catalogue.approval_rules import reason_for_approval
 from catalogue.exposure import forget_catalogue
@@ -21,7 +22,7 @@ from executions.approvals import AlreadyDecided, NotAllowed, NotDecided, decide
 from executions.interacting import CancelOutcome
 from executions.models import Approval, Execution, ExecutionPayload, StandingApproval, State
 from executions.queue import admit_queued
-from executions.reading import describe_execution
+from executions.reading import describe_changed_input, describe_execution
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed
@@ -322,6 +323,11 @@ def cancelled(execution: Execution, anna: User, ben: User) -> None:
     approvals.cancel_unapproved(execution, by="Alice")
 
 
+def edited_by_ben(execution: Execution, anna: User, ben: User) -> None:
+    seen = Approval.objects.get().binding
+    approvals.change_arguments(execution.pk, user=ben, arguments={"amount": 5}, seen=seen)
+
+
 def expired(execution: Execution, anna: User, ben: User) -> None:
     approvals.end_expired()
 
@@ -345,6 +351,8 @@ def started(execution: Execution, anna: User, ben: User) -> None:
         [expired],
         [changed],
         [by_anna],
+        [edited_by_ben],
+        [edited_by_ben, by_ben, cancelled],
         [by_ben, refused_by_ben, cancelled, started],
     ],
 )
@@ -369,6 +377,116 @@ def test_of_several_at_once_one_decides_and_nothing_runs_twice(others, attempt, 
     assert engine.count("start") in (runs if was_approved else {0})
     assert was_approved or execution.state in (ENDS[Approval.State(approval.state)])
     assert timeline(asked).count("approved") == was_approved
+    # Both saw 7.
+    assert '"amount": 5' not in json.dumps(sent(engine))
+
+
+# Arguments that an approver changes
+
+change = in_database(
+    lambda execution, user, arguments: approvals.change_arguments(
+        execution.pk, user=user, arguments=arguments, seen=binding_of(execution)
+    )
+)
+
+
+def binding_of(execution: Execution) -> str:
+    return Approval.objects.get(pk=execution.pk).binding
+
+
+seen_of = in_database(binding_of)
+
+
+async def test_changed_arguments_are_sent_and_the_caller_is_told(engine, guarded, anna):
+    asked = await ask(amount=7)
+    await change(asked, anna, {"amount": 5})
+    await approve(asked, anna, seen=await seen_of(asked))
+    await work()
+    assert '"amount": 5' in json.dumps(sent(engine)) and '"amount": 7' not in json.dumps(sent(engine))
+    payload = await in_database(ExecutionPayload.objects.get)(pk=asked.pk)
+    assert (payload.input, payload.changed_input, payload.changed_by) == (
+        {"amount": 7},
+        {"amount": 5},
+        "anna",
+    )
+    assert "input_changed" in await in_database(timeline)(asked)
+    execution = await reread(asked)
+    told = await in_database(describe_changed_input)(execution)
+    assert "anna" in told and '{"amount": 5}' in told
+
+
+async def test_nobody_approves_what_another_has_changed_meanwhile(engine, guarded, anna, ben):
+    asked = await ask(amount=7)
+    seen = await seen_of(asked)
+    await change(asked, ben, {"amount": 5})
+    for given in (seen, ""):
+        with pytest.raises(AlreadyDecided, match="ben has changed the arguments"):
+            await approve(asked, anna, seen=given)
+    await work()
+    assert engine.requests == [] and (await reread(asked)).state == State.UNAPPROVED
+    await approve(asked, anna, seen=await seen_of(asked))
+    await work()
+    assert engine.count("start") == 1
+
+
+async def test_a_change_resets_the_approvals_that_were_given(engine, guarded, anna, ben):
+    await in_database(override_workflow)(guarded, approvers_needed=2)
+    asked = await ask(amount=7)
+    await approve(asked, anna)
+    await change(asked, ben, {"amount": 5})
+    await approve(asked, ben, seen=await seen_of(asked))
+    await work()
+    assert engine.requests == []
+    await approve(asked, anna, seen=await seen_of(asked))
+    await work()
+    assert engine.count("start") == 1
+    assert (await in_database(verify)()).problems == []
+
+
+async def test_changed_arguments_are_not_approved_for_a_period(engine, guarded, anna):
+    asked = await ask(amount=7)
+    await change(asked, anna, {"amount": 5})
+    with pytest.raises(NotDecided, match="for this call only"):
+        await approve(asked, anna, seen=await seen_of(asked), minutes=5)
+    assert not await in_database(StandingApproval.objects.exists)()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"amount": "many"}, "/amount"),
+        ([1], "JSON object"),
+        ({"amount": float("nan")}, "NaN"),
+        ({"amount": 7}, "arguments that it has"),
+        ({"amount": 5, "region": "us"}, "/region"),
+    ],
+)
+async def test_what_does_not_fit_is_no_change(arguments, problem, engine, guarded, anna):
+    properties = {"amount": {"type": "number"}, "region": {"type": "string"}}
+    guarded.input_schema = {"type": "object", "properties": properties}
+    await in_database(guarded.save)()
+    await in_database(override_workflow)(guarded, argument_overrides={"region": {"constant": "eu"}})
+    asked = await ask(amount=7)
+    with pytest.raises(NotDecided, match=problem):
+        await change(asked, anna, arguments)
+    payload = await in_database(ExecutionPayload.objects.get)(pk=asked.pk)
+    assert (payload.changed_input, payload.changed_by) == (None, "")
+
+
+async def test_who_made_the_call_does_not_change_it(guarded, anna):
+    asked = await ask(amount=7)
+    await in_database(Approval.objects.update)(asked_by=anna)
+    with pytest.raises(NotAllowed):
+        await change(asked, anna, {"amount": 5})
+
+
+async def test_what_was_changed_in_the_database_is_not_sent(engine, guarded, anna):
+    asked = await ask(amount=7)
+    await change(asked, anna, {"amount": 5})
+    await approve(asked, anna, seen=await seen_of(asked))
+    await in_database(ExecutionPayload.objects.update)(changed_input={"amount": 9_000})
+    await work()
+    assert engine.requests == [] and (await reread(asked)).state == State.FAILED
 
 
 ENDS = {

@@ -20,6 +20,7 @@ from executions.runner import engine_calls
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 from executions.runner.recording import record
 from executions.tasks import finish_steps_of_worker
+from telemetry import metrics
 from tests.connectors.scripted import Behaviour, replies
 from tests.executions.engines import (
     WORKFLOW_ID,
@@ -59,6 +60,10 @@ def polled() -> int:
     return Execution.objects.filter(polls__gt=0, lease_holder="").count()
 
 
+def successful_polls() -> float:
+    return metrics.registry.get_sample_value("catalogue_polls_total", {"outcome": "ok"}) or 0
+
+
 # The drain.
 
 
@@ -67,6 +72,7 @@ def test_one_tick_is_enough_for_however_many_are_due(engine, workflow):
     count = 3 * LANE_ROOM + 7
     make_due(count, workflow)
     engine.on_status = gate = Gate(engine.on_status)
+    counted = successful_polls()
 
     poll_due_executions()
 
@@ -74,6 +80,7 @@ def test_one_tick_is_enough_for_however_many_are_due(engine, workflow):
     gate.open()
     wait_until(lambda: polled() == count)
     assert engine.count("status") == count
+    assert successful_polls() - counted == count
 
 
 def test_what_falls_due_while_an_engine_hangs_is_begun_by_the_next_tick(

@@ -68,6 +68,7 @@ def test_each_way_to_end_is_counted_once():
     assert running(workflow).time_out("Its time was up.")
     assert running(workflow).cancel("Somebody asked for it.")
     assert make_execution(workflow, state="starting").conclude_not_started("It is not there.")
+    assert running(workflow, door="test").fail("A curator's test broke.")
     queued = make_execution(workflow, state="pending")
     Execution.objects.filter(pk=queued.pk).update(admitted_at=None)
     assert queued.cancel_queued("Ada")
@@ -78,6 +79,7 @@ def test_each_way_to_end_is_counted_once():
     ran = make_execution(workflow, state="unconfirmed")
     assert ran.confirm_ran({"sum": 3}, by="Ada")
     finish_run(cache_for(workflow), output={"sum": 3})
+    recount()
     assert outcomes() == {"completed": 3, "failed": 3, "timed_out": 1, "cancelled": 2}
 
 
@@ -91,6 +93,18 @@ def test_a_cached_answer_is_counted_apart_and_says_nothing_of_durations(workflow
     assert create_execution(request_for(workflow.tool_name)).cached_at
     assert outcomes() == {"completed": 1, "cached": 1}
     assert (total().calls, total().cached, total().timed) == (2, 1, 1)
+
+
+def test_calls_that_a_card_showed_are_counted_and_counted_again(workflow):
+    for client in ({"cards": True}, {"name": "other"}, {"cards": True}):
+        execution = create_execution(request_for(workflow.tool_name, client=client))
+        assert execution.fail("It broke.")
+    assert (total().calls, total().cards) == (3, 2)
+    fold()
+    assert (total().calls, total().cards) == (3, 2)
+    HourlyUsage.objects.update(cards=0)
+    assert recount().differed
+    assert (total().calls, total().cards) == (3, 2)
 
 
 def test_an_end_costs_one_statement_more_and_nothing_is_counted_without_one():

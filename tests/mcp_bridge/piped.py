@@ -16,6 +16,8 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 END_SECONDS = 30
+WATCHDOG_SECONDS = 100
+"""Shorter than pytest's own limit, and long enough for a machine that runs all suites at once."""
 
 
 @dataclass
@@ -76,7 +78,7 @@ def piped(server: StdioServerParameters, log: Path, **environment: str) -> Itera
             cwd=server.cwd,
         )
     # A test that waits for a line which never comes fails here, and not by the suite's own limit.
-    watchdog = threading.Timer(2 * END_SECONDS, process.kill)
+    watchdog = threading.Timer(WATCHDOG_SECONDS, process.kill)
     watchdog.start()
     try:
         yield Piped(process, log)

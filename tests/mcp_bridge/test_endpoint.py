@@ -17,6 +17,7 @@ from identity.bearers import forget_bearers
 from identity.models import AccessToken
 from identity.tokens import create_token
 from tests import plain_http
+from tests.factories import make_source, make_workflow
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -38,7 +39,8 @@ def test_a_revoked_and_an_expired_token_are_refused(mcp_server, token):
     AccessToken.objects.get(name="agent").revoke()
     forget_bearers()
     assert mcp_server.post(body, headers=headers, token=token).status_code == 401
-    expired = create_token(name="old", expires_at=timezone.now() - timedelta(seconds=1))[1]
+    old, expired = create_token(name="old")
+    AccessToken.objects.filter(pk=old.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert mcp_server.post(body, headers=headers, token=expired).status_code == 401
 
 
@@ -55,6 +57,22 @@ def test_server_discover_names_both_the_product_and_what_it_can_do(mcp_server, t
     assert "2026-07-28" in result["supportedVersions"]
     assert "tools" in result["capabilities"]
     assert result["resultType"] == "complete"
+
+
+def test_clients_get_english_whatever_language_they_accept(mcp_server, token):
+    """Models read it, and records have it."""
+    schema = {"type": "object", "properties": {"month": {"type": "integer"}}, "required": ["month"]}
+    make_workflow(make_source("orders"), name="report", input_schema=schema)
+    for body, headers in (
+        modern("tools/list"),
+        modern("tools/call", name="report", arguments={"month": "May"}),
+        modern("tools/call", name="nothing", arguments={}),
+    ):
+        answers = [
+            mcp_server.post(body, headers=headers | accepted, token=token).json()
+            for accepted in ({}, {"accept-language": "de"})
+        ]
+        assert answers[0] == answers[1]
 
 
 HOSTILE_BODIES = {

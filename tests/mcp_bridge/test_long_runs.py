@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
 
@@ -36,7 +35,6 @@ from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
 __all__ = ["admin_client"]
 ERAS = ("2026-07-28", "legacy")
-CHANGELIST = "admin:executions_execution_changelist"
 
 
 async def hear_progress(value: float, total: float | None, message: str | None) -> None:
@@ -417,10 +415,8 @@ async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
     execution = await in_database(only)()
     rest = await in_thread(lambda: administrator().get(f"/api/executions/{execution.pk}/"))
     assert rest.json()["progress"] == 100
-    pages = await in_thread(
-        lambda: [text_of(admin_client.get(url)) for url in (page_url(execution), reverse(CHANGELIST))]
-    )
-    assert all("100 %" in page for page in pages)
+    page = await in_thread(lambda: text_of(admin_client.get(page_url(execution))))
+    assert "100 %" in page
 
 
 async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_supported(

@@ -10,7 +10,7 @@ from catalogue.discovery import refresh_source
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from executions.refusals import HELD_CHANGE
-from tests.admin.pages import list_url, run_action, text_of
+from tests.admin.pages import list_url, text_of
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition
 from tests.connectors.scripted import replies
@@ -61,25 +61,26 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
     assert served(mcp_server, token) == before
 
     desk = text_of(admin_client.get(list_url(Review)))
-    assert "another description" in desk and "may try to command agents" in desk
-    assert "new required argument password" in desk
+    assert "Another description" in desk and "may try to command agents" in desk
+    assert "New required argument password" in desk
     (held,) = DiscoveryRun.objects.held()
     listing = text_of(admin_client.get(reverse("admin:catalogue_discoveryrun_change", args=[held.pk])))
     assert "3 of 3 workflows are missing" in listing and "Confirm removal" in listing
     assert "report_1 report_2 report_3" in listing
     page = text_of(admin_client.get(reverse("admin:catalogue_source_change", args=[source.pk])))
-    assert "Changes to review 2" in page and "review and confirm" in page
+    assert "To decide 2" in page and "review and confirm" in page
 
     chosen = Review.objects.get(workflow__tool_name="report_2")
-    looked_at = {f"offer-{chosen.pk}": chosen.offer_hash}
-    selected = {"action": "accept_selected", "_selected_action": [chosen.pk]}
-    admin_client.post(list_url(Review), selected | looked_at)
+    page = f"{list_url(Review)}accept/?workflows={chosen.pk}"
+    assert "New required argument password" in text_of(admin_client.get(page))
     assert served(mcp_server, token) == before, "the page shows it, and asks (H6)"
-    admin_client.post(list_url(Review), selected | looked_at | {"post": "yes"})
+    admin_client.post(page, {f"offer-{chosen.pk}": chosen.offer_hash})
     after = served(mcp_server, token)
     assert b'"password"' in after and b"evil.example" not in after
-    run_action(admin_client, "accept_selected", Review.objects.get())
-    assert served(mcp_server, token) == after, "nobody has looked at that page"
+    poisoned = Review.objects.get()
+    sent = {"key": poisoned.pk, "seen": poisoned.offer_hash, "decision": "accept"}
+    admin_client.post(f"{list_url(Review)}decide/", sent)
+    assert served(mcp_server, token) == after, "nobody has named what is flagged"
 
 
 def test_calls_that_the_engine_refuses_meanwhile_say_that_it_has_changed(

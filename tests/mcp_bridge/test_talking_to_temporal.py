@@ -10,6 +10,7 @@ from mcp import Client
 from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from tests.admin.conftest import admin_client
+from tests.api.clients import administrator
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TemporalServer
 from tests.executions.engines import in_thread, until, wait_until
@@ -84,6 +85,33 @@ async def test_what_an_agent_tells_a_run_changes_its_answers_and_its_result(conn
     assert await in_database(told)(execution, "signalled") == [
         f"agent sent {name}." for name in ("note", "note", "finish")
     ]
+
+
+async def test_what_a_run_asks_is_answered_once_through_the_product(connect, source):
+    """A8.2: a workflow that declares how it asks needs nothing else."""
+    by = await in_database(administrator)()
+
+    async def answer(run: str, **content: Any) -> Any:
+        (question,) = await in_thread(lambda: step(run, by))
+        assert question["message"] == "Is the  tea good?"
+        sent = {"question": question["question"], "content": content}
+        response = await in_thread(lambda: by.post(f"/api/executions/{run}/answer/", sent, format="json"))
+        assert response.status_code == 200, response.json()
+        return question
+
+    async with connect() as client:
+        run = await start(client, "Asking")
+        first = await answer(run, approve=True)
+        assert not first["refusals"] and first["schema"]["required"] == ["approve"]
+        assert (await ended(run)).payload.output == {"answers": [{"approve": True}]}
+
+
+def step(run: str, by: Any) -> list[dict[str, Any]]:
+    """What it asks, as the next poll has found."""
+    Execution.objects.filter(pk=run).update(next_attempt_at=timezone.now())
+    advance_due_executions()
+    questions: list[dict[str, Any]] = by.get(f"/api/executions/{run}/").json()["questions"]
+    return questions
 
 
 async def test_what_the_run_itself_says_against_a_query_is_told(connect, source):

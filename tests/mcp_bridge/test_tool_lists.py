@@ -19,7 +19,7 @@ from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 
-USUAL = [tool for tool in BUILT_IN_TOOLS.values() if tool.takes_part_in is None]
+USUAL = [tool for tool in BUILT_IN_TOOLS.values() if tool.takes_part_in is None and not tool.app_only]
 BUILT_IN = len([tool for tool in USUAL if tool.scope in (Scope.READ, Scope.RUN)])
 
 

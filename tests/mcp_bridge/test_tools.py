@@ -28,7 +28,7 @@ from tests.mcp_bridge.conftest import QUICKER
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import is_free
 
-USUAL = [name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None]
+USUAL = [name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None and not tool.app_only]
 """The built-in tools that are listed whatever the workflows are."""
 
 

@@ -39,7 +39,9 @@ def make_workflows_named(*names: str) -> dict[str, Workflow]:
 async def workflows_of(client: Client) -> list[str]:
     """The tools that are workflows."""
     listed = [tool.name for tool in (await client.list_tools()).tools]
-    usual = {name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None}
+    usual = {
+        name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None and not tool.app_only
+    }
     assert usual - {"ClearCache"} <= set(listed)
     return [name for name in listed if name not in BUILT_IN_TOOLS]
 

@@ -452,6 +452,20 @@ def answered(model_server: ModelServer, shop: TargetApi) -> WorkflowRequest:
     return only()
 
 
+def test_open_requests_are_found_without_reading_the_runs_that_have_completed():
+    """B7: before each page and each request of REST that shows requests."""
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL chooses by the number of rows, of which there are none")
+    with CaptureQueriesContext(connection) as asked:
+        end_interrupted_requests()
+    selects = [query["sql"] for query in asked if query["sql"].startswith("SELECT")]
+    assert selects
+    with connection.cursor() as cursor:
+        for select in selects:
+            cursor.execute(f"EXPLAIN QUERY PLAN {select}")
+            assert "execution_by_state" not in str(cursor.fetchall())
+
+
 def settled_answer() -> dict[str, Any]:
     wait_until(lambda: not only().is_running and is_nothing_under_way(), "the request has ended")
     return administrator().get(f"{URL}{only().pk}/").json()["answer"]

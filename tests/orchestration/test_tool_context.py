@@ -73,7 +73,8 @@ def describe(*tools: Workflow, tokens: int = 4_000) -> ToolContext:
 
 
 def rank(*tools: Workflow, instructions: str, **wanted: Any) -> list[str]:
-    catalogue = ExposedCatalogue(revision=1, workflows={one.tool_name: one for one in tools})
+    shown = {one.tool_name: one for one in tools}
+    catalogue = ExposedCatalogue(revision=1, workflows=shown, outside=shown)
     return [one.tool_name for one in rank_tools(tools, instructions, catalogue, Wanted(**wanted))]
 
 

@@ -9,7 +9,7 @@ from catalogue.management.base import WorkflowSelectionCommand, add_consent_opti
 
 
 class Command(WorkflowSelectionCommand):
-    help = "Let agents see workflows of a source, as far as the filters let them through."
+    help = "Let agents see workflows of a source, as far as the exposure rules let them through."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

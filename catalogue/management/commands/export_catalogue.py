@@ -12,8 +12,8 @@ from catalogue.management.base import CatalogueCommand
 
 class Command(CatalogueCommand):
     help = (
-        "Write settings, groups, sources, filters, toolsets and the curation of workflows as YAML, without "
-        "secrets. import_catalogue reads it. The same catalogue gives the same text."
+        "Write settings, groups, sources, exposure rules, toolsets and the curation of workflows as YAML, "
+        "without secrets. import_catalogue reads it. The same catalogue gives the same text."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from catalogue.actions.sources import reencrypt_credentials
 from catalogue.management.base import CatalogueCommand
 from catalogue.naming import counted
 from config.private_files import write_secret
+from executions.subscriptions import reencrypt_targets
 
 
 def _write_keys(path: Path, keys: list[str]) -> None:
@@ -49,6 +50,7 @@ class Command(CatalogueCommand):
         self.stdout.write("Created a new key. Restart all processes, then run this command without --new.")
 
     def _reencrypt(self) -> None:
+        reencrypt_targets()
         done, unreadable = reencrypt_credentials()
         told = {"actor": "command", "actor_name": "manage.py rotate_secret_key", "door": "command"}
         record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))

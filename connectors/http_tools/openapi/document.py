@@ -292,14 +292,8 @@ def plain_text(value: Any, longest: int) -> str:
         return ""
     # The rest would be cut off anyway.
     text = value[: 20 * longest]
-    # Most texts have none of these, and the check is cheaper than replacing.
-    if "<" in text or "](" in text:
-        text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
-    if "  " in text or "\t" in text:
-        text = re.sub(r"[ \t]+", " ", text)
-    if text.count("\n") > 1:
-        text = re.sub(r"\n\s*\n\s*", "\n\n", text)
-    text = text.strip()
+    text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
+    text = re.sub(r"\n\s*\n\s*", "\n\n", re.sub(r"[ \t]+", " ", text)).strip()
     if len(text) <= longest:
         return text
     return text[: longest - 3].rpartition(" ")[0].rstrip() + "..."

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import jsonschema_rs
 
-from connectors.formats.json import UnreadableJSON, as_object, is_number, parse_json, write_json
-from connectors.formats.json_schema import JSON_TYPES, LINEAR, parts_of, pointer_of
+from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
+from connectors.formats.json_schema import JSON_TYPES, LINEAR, empty_ranges, parts_of, pointer_of
 from connectors.http_tools.openapi.document import (
     Document,
     MissingTarget,
@@ -51,11 +51,6 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 KEPT_IN_PARTS = KEPT - {"maxProperties"}  # Meant to count the fields of the part alone
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
-RANGES = (
-    *(("minimum", "maximum"), ("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum")),
-    *(("exclusiveMinimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems")),
-    *(("minProperties", "maxProperties"), ("minContains", "maxContains")),
-)
 MENDED = (BOUNDS - {"format"}) | {"required", "examples", "example", "oneOf", "enum", "const"}
 INT = r"(?:int(?:eger)?\d*|number)"
 INT_OR_STRING = re.compile(rf"{INT}orstr(?:ing)?|str(?:ing)?or{INT}|quantity")
@@ -406,8 +401,6 @@ def _checked_list(raw: Any, pointer: str) -> list[Any]:
 def is_left_out(document: Document, schema: Any, direction: str) -> bool:
     """Returns True if a property, or its reference, is only for the other direction."""
     flag = "readOnly" if direction == "request" else "writeOnly"
-    if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
-        return False  # As most are
     return any(one.get(flag) is True for one in document.for_the_same_value(schema, ("allOf",)))
 
 
@@ -430,11 +423,9 @@ def _mend_bounds(schema: Schema, pointer: str, reading: Conversion) -> None:
             del schema[exclusive]
             if flag and bound in schema:
                 schema[exclusive] = schema.pop(bound)
-    for low, high in RANGES:
-        least, most = schema.get(low), schema.get(high)
-        if is_number(least) and is_number(most) and (least, "ex" in low + high) > (most, False):
-            del schema[low], schema[high]
-            reading.tell(f"The {low} and {high} of {{}} exclude each other and are left to the API.", pointer)
+    for low, high in empty_ranges(schema):
+        del schema[low], schema[high]
+        reading.tell(f"The {low} and {high} of {{}} exclude each other and are left to the API.", pointer)
     if isinstance(pattern := schema.get("pattern"), str) and not _is_for_all(pattern, pointer, reading):
         reading.loosened += 1
         del schema["pattern"]

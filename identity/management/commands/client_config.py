@@ -49,7 +49,7 @@ class Command(CatalogueCommand):
         if (chosen := options["client"]) is not None:
             self.stdout.write(server.configure(McpClient(chosen)))
             return
-        for client, text in configurations_of(server):
+        for client, text, _ in configurations_of(server):
             self.stdout.write(f"# {client.label} ({client}): {client.place}\n\n{text}\n\n")
 
     def _http_server(self, options: dict[str, Any]) -> HttpServer:

@@ -66,7 +66,7 @@ def _in_words(block: ContentBlock) -> str:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"The arguments are not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise CommandError("The arguments must be a JSON object.")

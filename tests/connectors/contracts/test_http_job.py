@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.http_job.connector import HttpJobConnector
 from connectors.http_job.engine import HttpJobConfig
-from connectors.protocol import Connector, RunState, WorkflowRef
+from connectors.protocol import Connector, Question, RunRef, RunState, WorkflowRef
 from connectors.testing import (
     Asked,
     ConnectorContract,
@@ -26,6 +26,7 @@ from connectors.testing import (
     until_ended,
 )
 from tests.connectors.job_engines import (
+    ASKING,
     REASON,
     SECONDS,
     Airflow,
@@ -59,6 +60,8 @@ class JobEngineHarness(EngineHarness):
         self.completing = Sample(self.workflow("complete"), self.arguments)
         self.failing = Sample(self.workflow("fail"), {})
         self.lasting = Sample(self.workflow("last"), {})
+        if self.consent:
+            self.asking = Sample(self.workflow(ASKING), {})
 
     arguments: ClassVar[dict[str, Any]] = {"cups": 2}
 
@@ -116,6 +119,8 @@ class AirflowHarness(LoggedInHarness):
     login_path = "/auth/token"
     login_answer: ClassVar = {"access_token": "token-of-nobody"}
     output: ClassVar = {"cups": 2}
+    consent: ClassVar = {"_options": ["Yes"], "cups": 3}
+    unfit: ClassVar = {"_options": ["Perhaps"], "cups": 3}
 
 
 class ConductorHarness(LoggedInHarness):
@@ -123,6 +128,7 @@ class ConductorHarness(LoggedInHarness):
     engine_class = Conductor
     login_path = "/api/token"
     login_answer: ClassVar = {"token": "token-of-nobody"}
+    consent: ClassVar = {"good": True}
     output: ClassVar = {"brewed": {"cups": 2}}
     unknown_workflow = WorkflowRef(
         id="no-such-workflow", name="no such workflow", metadata={"kept": {"version": 1}}
@@ -154,6 +160,8 @@ class GitHubHarness(JobEngineHarness):
     engine_class = GitHub
     prefix = "/repos/octo/tea"
     output: ClassVar = {"conclusion": "success", "url": ANY, "attempt": 1, "commit": ANY}
+    consent: ClassVar = {"state": "approved", "comment": "It is good."}
+    unfit: ClassVar = {"state": "approved", "comment": ""}
     unknown_workflow = WorkflowRef(id="999", name="no such workflow")
 
     def workflow(self, job: str) -> WorkflowRef:
@@ -362,3 +370,71 @@ async def test_a_run_of_dagster_that_is_still_starting_is_not_marked_as_cancelle
             engine.starting.clear()
             await connector.terminate(run)
             assert (await connector.poll(run)).state is RunState.CANCELLED
+
+
+async def asked_of(connector: Connector, harness: JobEngineHarness) -> tuple[RunRef, Question]:
+    assert harness.asking is not None
+    _, run = await start(connector, harness.asking)
+    (question,) = (await connector.poll(run)).questions
+    return run, question
+
+
+async def test_airflow_asks_for_choices_and_inputs_and_gets_them_apart():
+    """A8.2: of a mapped task, while it waits and not once it has failed; refused for who is not assigned."""
+    with serving(Airflow()) as engine:
+        harness = AirflowHarness(engine)
+        async with closing(harness.connector()) as connector:
+            run, question = await asked_of(connector, harness)
+            assert question.message == "Is it good?\n\nTaste  it."
+            assert question.schema["required"] == ["_options", "cups"]
+            choices = question.schema["properties"]["_options"]
+            assert (choices["type"], choices["items"]["enum"]) == ("array", ["Yes", "No"])
+            cups = {"type": "integer", "description": "How many.", "default": 2}
+            assert question.schema["properties"]["cups"] == cups
+            with pytest.raises(Rejected, match="is not a respondent") as refusal:
+                await connector.answer(run, question.id, {"_options": ["No"], "cups": 3})
+            assert not refusal.value.needs_operator
+            await connector.answer(run, question.id, harness.consent)
+            assert engine.runs[run.run_id].answer == {"chosen_options": ["Yes"], "params_input": {"cups": 3}}
+            assert [one.path for one in engine.asked].count(harness_path(run, "hitlDetails")) == 3
+            _, quiet = await start(connector, harness.lasting)
+            await connector.poll(quiet)
+            assert harness_path(quiet, "hitlDetails") not in {one.path for one in engine.asked}
+
+
+def harness_path(run: RunRef, of_it: str) -> str:
+    return f"/api/v2/dags/{run.workflow.id}/dagRuns/{run.run_id}/{of_it}"
+
+
+async def test_a_deployment_that_somebody_else_reviewed_first_is_not_asked_any_more():
+    """A8.2: GitHub answers 422 then; the token's owner is asked for their own environments only."""
+    with serving(GitHub()) as engine:
+        harness = GitHubHarness(engine)
+        async with closing(harness.connector()) as connector:
+            run, question = await asked_of(connector, harness)
+            assert (question.id, question.url) == ("161088068", "https://github.com/octo/tea/staging")
+            gone = {"status": 422, "body": {"message": "No pending deployment requests"}}
+        at_work = {"status": "waiting", "conclusion": None}
+        pending = [{"environment": {"id": 161088068}, "current_user_can_approve": True}]
+
+        async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+            if request.method == "POST":
+                await replies(gone["status"], gone["body"])(request, writer)
+            else:
+                is_list = request.target.endswith("pending_deployments")
+                await replies(200, pending if is_list else at_work)(request, writer)
+
+        async with ScriptedEngine(behave) as racing, closing(harness.connector_at(racing.port)) as connector:
+            with pytest.raises(NotFound, match="does not ask this any more: No pending"):
+                await connector.answer(run, question.id, harness.consent)
+
+
+async def test_conductors_tasks_for_people_say_what_they_want_in_their_inputs(conductor):
+    """A8.2: the answer is the task's output."""
+    harness = ConductorHarness(conductor)
+    async with closing(harness.connector()) as connector:
+        run, question = await asked_of(connector, harness)
+        assert question.message == "Is it good?"
+        assert question.schema == {"type": "object", "properties": {"good": {"type": "boolean"}}}
+        await connector.answer(run, question.id, {"good": True})
+        assert conductor.runs[run.run_id].answer["outputData"] == {"good": True}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 from unittest.mock import ANY
@@ -12,7 +13,7 @@ import pytest
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
-from connectors.testing import ConnectorContract, EngineHarness, Sample, closing, start
+from connectors.testing import ConnectorContract, EngineHarness, Sample, accepted, closing, start
 from tests.connectors.calling import has_ended, until
 from tests.connectors.contracts.test_http_job import WRONG, AirflowHarness, DagsterHarness, JobEngineHarness
 from tests.engines.job_engines.servers import (
@@ -59,6 +60,8 @@ class RealEngineHarness(JobEngineHarness):
 
 class RealAirflow(RealEngineHarness, AirflowHarness):
     output: ClassVar = {"order_id": "A17", "cups": 2, "milk": None, "water": "hot"}
+    consent: ClassVar = {"_options": "Approve"}
+    unfit: ClassVar = {"_options": "Perhaps"}
     secrets = frozenset({AirflowServer.password, WRONG})
 
     def __init__(self, server: JobEngineServer) -> None:
@@ -66,6 +69,7 @@ class RealAirflow(RealEngineHarness, AirflowHarness):
         self.completing = Sample(self.workflow("place_order"), {"order_id": "A17"})
         self.failing = Sample(self.workflow("fail"), {"words": self.failure})
         self.lasting = Sample(self.workflow("last"), {})
+        self.asking = Sample(self.workflow("ask"), {})
 
 
 class RealDagster(RealEngineHarness, DagsterHarness):
@@ -158,7 +162,7 @@ async def test_the_params_of_a_dag_are_its_inputs(to_airflow):
     """A1.1, A6.1: with types, limits and defaults; one without a default has to be given. A paused DAG is
     not listed."""
     found = {one.name: one async for one in to_airflow.discover() if isinstance(one, WorkflowDefinition)}
-    assert found.keys() == {"place_order", "fail", "last"}
+    assert found.keys() == {"place_order", "fail", "last", "ask", "ask_much"}
     order = found["place_order"]
     assert order.description == "Take an order and say what became of it."
     assert sorted(order.tags) == ["orders", "tea"]
@@ -189,6 +193,17 @@ async def test_a_run_says_how_many_of_its_tasks_are_done_and_which_go_on(airflow
     assert (seen.state, seen.progress) == (RunState.RUNNING, 0.0)
 
 
+async def test_a_run_that_airflows_scheduler_begins_while_it_is_cancelled_is_cancelled(airflow, to_airflow):
+    """A8.5: the scheduler then overwrites the state of the run, whose tasks are all skipped, with success."""
+    _, run = await start(to_airflow, airflow.lasting)
+    await accepted(lambda: to_airflow.cancel(run), seconds=PATIENCE_SECONDS)
+    place = f"/api/v2/dags/{run.workflow.id}/dagRuns/{run.run_id}"
+    await asyncio.to_thread(airflow.server.ask, "PATCH", place, {"state": "success"})
+    ended = await until(to_airflow, run, has_ended)
+    assert ended.raw["state"] == "success"
+    assert ended.state is RunState.CANCELLED
+
+
 async def test_a_run_of_dagster_says_how_many_of_its_steps_are_done(job_engines):
     """A7.3, A8.5: and its record keeps what it logged last."""
     harness = RealDagster(job_engines["dagster"])
@@ -200,3 +215,44 @@ async def test_a_run_of_dagster_says_how_many_of_its_steps_are_done(job_engines)
         ended = await until(connector, run, has_ended)
         assert ended.state is RunState.CANCELLED
         assert {"time": ANY, "level": "DEBUG", "message": ANY} in ended.raw["logs"]
+
+
+async def test_tasks_of_airflow_that_ask_at_once_are_answered_one_by_one(job_engines):
+    """A8.2: each of a mapped task by itself, with the choices and inputs that it names; an answer given in
+    Airflow's own pages in the meantime is found, and a second one is not taken."""
+    airflow = job_engines["airflow"]
+    harness = RealAirflow(airflow)
+    async with closing(harness.connector()) as connector:
+        _, run = await start(connector, Sample(harness.workflow("ask_much"), {}))
+        asked = await until(connector, run, lambda seen: len(seen.questions) == 2)
+        mine, yours = sorted(asked.questions, key=lambda question: question.message)
+        assert (mine.message, yours.message) == ("Which for me?", "Which for you?")
+        assert mine.schema["properties"] == {
+            "_options": {
+                "title": "Choices",
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": {"type": "string", "enum": ["Assam", "Mint"]},
+            },
+            "cups": {"type": "integer", "minimum": 1, "description": "How many.", "default": 2},
+        }
+        own = f"/api/v2/dags/ask_much/dagRuns/{run.run_id}/taskInstances/choose/0/hitlDetails"
+        airflow.ask("PATCH", own, {"chosen_options": ["Mint"], "params_input": {"cups": 1}})
+        with pytest.raises(NotFound, match="does not ask this any more"):
+            await connector.answer(run, mine.id, {"_options": ["Assam"], "cups": 1})
+        await connector.answer(run, yours.id, {"_options": ["Assam", "Mint"], "cups": 3})
+        told = airflow.ask("GET", own.replace("/0/", "/1/"))
+        assert (told["chosen_options"], told["params_input"]) == (["Assam", "Mint"], {"cups": 3})
+        name = {"_options": "OK", "name": '{{ 6 * 7 }} \u202e"\\', "milk": True}
+        cups = {"_options": ["Mint"], "cups": 1}
+        answers = {"Your name?": name, "Which for me?": cups, "Which for you?": cups}
+        # On a busy machine Airflow loses a task and tries it again, which then asks anew.
+        while not has_ended(asked := await until(connector, run, lambda at: at.questions or has_ended(at))):
+            for entry in asked.questions:
+                with suppress(NotFound):
+                    await connector.answer(run, entry.id, answers[entry.message])
+        assert asked.state is RunState.COMPLETED
+        assert asked.output["params_input"] == {"name": name["name"], "milk": True}
+        with pytest.raises(NotFound, match="has ended"):
+            await connector.answer(run, entry.id, name)

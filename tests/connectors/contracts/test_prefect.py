@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from connectors.definitions import WorkflowDefinition
-from connectors.errors import Rejected
+from connectors.errors import NotFound, Rejected
 from connectors.prefect import PrefectConnector
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.testing import (
@@ -38,6 +38,7 @@ NAMES = {
     "always": "fail/always",
     "long": "last/long",
     "hard": "crash/hard",
+    "asking": "ask/asking",
 }
 ORDER_SCHEMA = {
     "title": "Parameters",
@@ -73,6 +74,8 @@ class PrefectHarness(EngineHarness):
     failure = "The tea went cold."
     unknown_workflow = WorkflowRef(id=str(uuid4()), name="no/such-deployment")
     deadline_seconds = PATIENCE_SECONDS
+    consent = {"approve": True, "reason": "{{ 6 * 7 }}"}
+    unfit = {"approve": "perhaps"}
     secrets = frozenset({AUTH.partition(":")[2], WRONG_AUTH.partition(":")[2]})
 
     def __init__(self, server: PrefectServer) -> None:
@@ -83,6 +86,7 @@ class PrefectHarness(EngineHarness):
         self.lasting = self.sample("long", {})
         self.crashing = self.sample("hard", {})
         self.paused = self.sample("resting", {})
+        self.asking = self.sample("asking", {})
 
     def sample(self, deployment: str, arguments: dict[str, Any]) -> Sample:
         return Sample(WorkflowRef(id=self._ids[deployment], name=NAMES[deployment]), arguments)
@@ -290,3 +294,50 @@ async def test_prefects_runs_come_in_pages_and_bad_conditions_are_rejected(conne
             await connector.list_runs(bad, page_size=10)
     with pytest.raises(Rejected):
         await connector.list_runs(ours, page_size=10, cursor="the next one")
+
+
+async def test_a_pause_for_input_asks_with_its_words_and_takes_the_answer_as_it_is(connector, harness):
+    """A8.2, E6: Prefect evaluates templates and variables in an answer; nobody's answer is one."""
+    _, run = await start(connector, harness.asking)
+    asked = await until(connector, run, lambda seen: seen.questions)
+    (question,) = asked.questions
+    assert question.message == "Is the  tea good?\n**Say so.**"
+    assert question.schema["properties"] == {
+        "approve": {"type": "boolean"},
+        "reason": {"type": "string", "default": "", "description": "Why."},
+    }
+    assert question.schema["required"] == ["approve"]
+    assert question.until and question.until > datetime.now(UTC)
+    marked = {"approve": True, "reason": {"__prefect_kind": "jinja", "template": "{{ 6 * 7 }}"}}
+    with pytest.raises(Rejected, match="is not of type 'string'"):
+        await connector.answer(run, question.id, marked)
+    told = {"approve": False, "reason": '{{ 6 * 7 }} "__prefect_kind"\n\u202e{% raw %}'}
+    await connector.answer(run, question.id, told)
+    assert (await until(connector, run, has_ended)).output == told
+    with pytest.raises(NotFound, match="no longer in this pause"):
+        await connector.answer(run, question.id, told)
+
+
+async def test_a_pause_without_input_wants_consent_and_ends_by_itself(connector, harness):
+    """A8.2: it takes an answer without fields; one that comes after its end is not taken."""
+    _, run = await start(connector, harness.sample("asking", {"asked": "consent"}))
+    _, late = await start(connector, harness.sample("asking", {"asked": "consent", "timeout": 4}))
+    (question,) = (await until(connector, run, lambda seen: seen.questions)).questions
+    assert question.schema == {"type": "object", "properties": {}}
+    (missed,) = (await until(connector, late, lambda seen: seen.questions)).questions
+    await connector.answer(run, question.id, {})
+    assert (await until(connector, run, has_ended)).output == "resumed"
+    ended = await until(connector, late, has_ended)
+    assert (ended.state, ended.questions) == (RunState.FAILED, ())
+    with pytest.raises(NotFound):
+        await connector.answer(late, missed.id, {})
+
+
+async def test_a_suspended_run_is_begun_again_with_the_answer(connector, harness):
+    """A8.2: no process waits for it meanwhile."""
+    _, run = await start(connector, harness.sample("asking", {"asked": "suspended"}))
+    seen = await until(connector, run, lambda seen: seen.questions)
+    assert seen.raw["state_name"] == "Suspended"
+    await connector.answer(run, seen.questions[0].id, {"approve": True})
+    ended = await until(connector, run, has_ended)
+    assert (ended.state, ended.output) == (RunState.COMPLETED, {"approve": True})

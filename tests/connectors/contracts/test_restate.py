@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 from unittest.mock import ANY
 from uuid import UUID, uuid4
@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from connectors.definitions import RejectedDefinition
-from connectors.errors import NotFound, Rejected
+from connectors.errors import NotFound, OutcomeUnknown, Rejected, Unsupported
 from connectors.protocol import Connector, RunFilter, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.restate import RestateConnector
 from connectors.testing import (
@@ -40,7 +40,6 @@ def reference(target: str, kind: str, takes: str, **more: Any) -> WorkflowRef:
 class RestateHarness(EngineHarness):
     """Of services; the others are below."""
 
-    ports = 2
     secrets = frozenset({TOKEN, ADMIN_TOKEN, WRONG})
     unknown_workflow = reference("Orders/nobody", "Service", "nothing")
     completing = Sample(reference("Orders/place", "Service", "fields"), {"order_id": "A17", "amount": 2})
@@ -48,6 +47,9 @@ class RestateHarness(EngineHarness):
     failing = Sample(reference("Orders/fail", "Service", "value"), {"input": "The tea went cold."})
     failure = "The tea went cold."
     lasting = Sample(reference("Orders/last", "Service", "value"), {"input": 600})
+    asking = Sample(reference("Ask/ask_run", "Workflow", "fields", answering="take"), {"order_id": "A17"})
+    consent: ClassVar = {"approve": True}
+    unfit: ClassVar = {"approve": "perhaps"}
 
     def __init__(self, server: RestateServer, refusing: int) -> None:
         self.server = server
@@ -61,9 +63,9 @@ class RestateHarness(EngineHarness):
         url = f"http://127.0.0.1:{self._refusing}"
         return self.server.connector(ingress_url=url, admin_url=url, token=WRONG, admin_token="")
 
-    def connector_at_ports(self, ports: Sequence[int]) -> Connector:
-        ingress, admin = (f"http://127.0.0.1:{port}" for port in ports)
-        return self.server.connector(ingress_url=ingress, admin_url=admin)
+    def connector_at(self, port: int) -> Connector:
+        url = f"http://127.0.0.1:{port}"
+        return self.server.connector(ingress_url=url, admin_url=url)
 
     def unknown_run_id(self) -> str:
         return "inv_13oDHNYpFDfh1xd3tQW9kWf8zr5dWV2wPR"
@@ -284,3 +286,55 @@ async def test_a_lost_start_of_each_kind_is_found_by_its_key(connector):
         found = await connector.find_run(sample.workflow, sample.arguments, key=key)
         assert found is not None and found.run_id == started.run_id
         await connector.terminate(run)
+
+
+async def test_a_workflow_asks_by_its_state_and_a_handler_takes_the_answer_as_it_is(connector):
+    """A8.2, E6: the handler that says so is no signal; its refusals are told in its words."""
+    found = (await discovered(connector))["Ask/ask_run"]
+    assert (found.metadata["answering"], found.signals, found.metadata["shared"]) == ("take", [], {})
+    _, run = await start(connector, RestateHarness.asking)
+    (question,) = (await seen(connector, run, lambda at: at.questions)).questions
+    assert (question.id, question.message) == ("good", "Is the  tea good?")
+    assert question.schema["properties"] == {"approve": {"type": "boolean"}}
+    with pytest.raises(Rejected, match="approve must be  true or false"):
+        await connector.answer(run, question.id, {"approve": 1})
+    told = {"approve": False, "why": "{{ 6 * 7 }} \u202e' or '1' = '1"}
+    # At once: two doors, or an answer that is sent again. A later one finds that nothing is asked.
+    results = await asyncio.gather(
+        *(connector.answer(run, question.id, told) for _ in range(3)), return_exceptions=True
+    )
+    assert None in results and {type(one) for one in results} <= {type(None), NotFound}
+    assert (await until_ended(connector, run)).output == {"told": told}
+
+
+async def test_a_question_of_a_run_that_ended_by_itself_takes_no_answer(connector):
+    """A8.2: though Restate's handler would."""
+    workflow = RestateHarness.asking.workflow
+    _, run = await start(connector, Sample(workflow, {"order_id": "A17", "amount": 0.5}))
+    (question,) = (await seen(connector, run, lambda at: at.questions)).questions
+    assert (await until_ended(connector, run)).output == {"told": None}
+    with pytest.raises(NotFound, match="has ended"):
+        await connector.answer(run, question.id, {"approve": True})
+    with pytest.raises(Unsupported):
+        await connector.answer(
+            RunRef(workflow=WorkflowHarness.approval, run_id=run.run_id, key=run.key), "a", {}
+        )
+
+
+async def test_a_service_that_is_down_leaves_the_outcome_of_an_answer_unknown(restate):
+    """A8.2: Restate keeps the answer until its service is back, and takes it once though it is sent again."""
+    async with closing(restate.connector(request_timeout_seconds=1.0)) as connector:
+        _, run = await start(connector, RestateHarness.asking)
+        (question,) = (await seen(connector, run, lambda at: at.questions)).questions
+        restate.stop_handlers()
+        try:
+            for _ in range(2):
+                assert list((await connector.poll(run)).questions) == [question]
+                with pytest.raises(OutcomeUnknown):
+                    await connector.answer(run, question.id, {"approve": True})
+        finally:
+            restate.serve_handlers()
+        ended = await until_ended(connector, run, seconds=60.0)
+        assert ended.output == {"told": {"approve": True}}
+    taken = restate.rows(f"target_service_name = 'Ask' and target_service_key = '{run.key}'")
+    assert sorted(row["target_handler_name"] for row in taken) == ["ask_run", "take"]

@@ -30,6 +30,9 @@ class TemporalHarness(EngineHarness):
     unknown_workflow = WorkflowRef(id="NoSuchWorkflow", name="NoSuchWorkflow")
     query = Interaction("notes", answer=[])
     signal = Interaction("note", {"text": "Boil."})
+    asking = Sample(workflow_ref("Asking", asks={"query": "open_questions", "update": "decide"}), {})
+    consent = {"approve": True}
+    unfit = {"approve": "perhaps"}
     garbage = {"bytes that are no message": b"\xff\xff\xff"}
 
     def __init__(self, server: TemporalServer, gateway: Gateway) -> None:

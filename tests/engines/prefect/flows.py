@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from prefect import flow, get_run_logger, serve
+from prefect import flow, get_run_logger, pause_flow_run, serve, suspend_flow_run
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.input import RunInput
 from prefect.states import Completed, State
 from pydantic import BaseModel, Field
 
@@ -70,6 +71,29 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Decision(RunInput):
+    approve: bool
+    reason: str = Field(default="", description="Why.")
+
+
+@flow
+def ask(asked: Literal["input", "consent", "suspended"] = "input", timeout: int = 600) -> None:
+    """Pause until somebody decides, and say what was decided."""
+    if asked == "consent":
+        pause_flow_run(timeout=timeout, poll_interval=1)
+        create_markdown_artifact(key=RESULT, markdown='"resumed"')
+        return
+    wanted = Decision.with_initial_data(description="Is the \u202etea good?\n**Say so.**")
+    if asked == "suspended":
+        # The process ends, and another one begins the flow again once it is resumed.
+        decided = suspend_flow_run(wait_for_input=wanted, key="once", timeout=timeout)
+        create_markdown_artifact(key=RESULT, markdown=json.dumps({"approve": decided.approve}))
+        return
+    decision = pause_flow_run(wait_for_input=wanted, timeout=timeout, poll_interval=1)
+    told = {"approve": decision.approve, "reason": decision.reason}
+    create_markdown_artifact(key=RESULT, markdown=json.dumps(told))
+
+
 def _sleep(seconds: float, until: str) -> None:
     """Not beyond the end of whoever serves the flows: Prefect gives each run a session of its own."""
     parent, deadline = os.getppid(), time.monotonic() + seconds
@@ -88,5 +112,6 @@ if __name__ == "__main__":
         fail.to_deployment("always"),
         last.to_deployment("long"),
         crash.to_deployment("hard"),
+        ask.to_deployment("asking"),
         print_starting_message=False,
     )

@@ -30,7 +30,7 @@ LOCK = "requirements/prefect.lock"
 EMPTY_DATABASES = ROOT / ".cache" / "prefect"
 """What releases of Prefect make of a new database, by their lock file."""
 FLOWS = "tests/engines/prefect/flows.py"
-SERVED = 7
+SERVED = 8
 """Deployments that FLOWS serves."""
 STARTUP_SECONDS = 100.0
 BUSY_TRIES = 20

@@ -69,6 +69,9 @@ class RestateServer:
         command = (str(ENVIRONMENT / "bin" / "python"), f"{FOLDER}/services.py", str(self.services))
         self._handlers.enter_context(guarded(command, log=self.directory / "services.log"))
 
+    def stop_handlers(self) -> None:
+        self._handlers.close()
+
     def start(self) -> None:
         process = self._serving.enter_context(
             guarded(

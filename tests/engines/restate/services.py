@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from datetime import timedelta
+from typing import Any
 
 import restate
 from hypercorn.asyncio import serve
@@ -19,6 +20,7 @@ PATIENT = restate.InvocationRetryPolicy(initial_interval=timedelta(minutes=5))
 orders = restate.Service("Orders", description="Takes orders.", metadata={"team": "tea"})
 kettle = restate.VirtualObject("Kettle", description="One kettle for each key.")
 approval = restate.Workflow("Approval")
+ask = restate.Workflow("Ask")
 hidden = restate.Service("Hidden", ingress_private=True)
 forgetful = restate.Service("Forgetful", idempotency_retention=timedelta())
 
@@ -155,6 +157,24 @@ async def stage(ctx: WorkflowSharedContext) -> str:
     return await ctx.get("stage", type_hint=str) or "waiting"
 
 
+@ask.main()
+async def ask_run(ctx: WorkflowContext, order: Order) -> dict[str, Any]:
+    """Asks whether the tea is good; for an amount below one it waits that many seconds."""
+    approve = {"properties": {"approve": {"type": "boolean"}}, "required": ["approve"]}
+    ctx.set("question", {"id": "good", "message": "Is the \u202etea good?", "schema": approve})
+    patience = timedelta(seconds=order.amount) if order.amount < 1 else LONG
+    told = await restate.select(answer=ctx.promise("told").value(), nobody=ctx.sleep(patience))
+    ctx.clear("question")
+    return {"told": told[1] if told[0] == "answer" else None}
+
+
+@ask.handler(metadata={"workflow-catalogue": "answer"})
+async def take(ctx: WorkflowSharedContext, told: dict[str, Any]) -> None:
+    if not isinstance(told["answer"].get("approve"), bool):
+        raise TerminalError("approve must be \u202etrue or false.", status_code=404)
+    await ctx.promise("told").resolve(told["answer"])
+
+
 @hidden.handler()
 async def work(ctx: Context) -> None:
     pass
@@ -168,7 +188,7 @@ async def forget(ctx: Context) -> None:
 async def main(port: str) -> None:
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
-    await serve(restate.app([orders, kettle, approval, hidden, forgetful]), config)
+    await serve(restate.app([orders, kettle, approval, ask, hidden, forgetful]), config)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ TALKATIVE: dict[str, Any] = {
 }
 
 
+ASKING = {"asks": {"query": "open_questions", "update": "decide"}}
+
+
 def make_temporal_source(
     server: TemporalServer, *, namespace: str = DEFAULT_NAMESPACE, **settings: Any
 ) -> Source:
@@ -32,7 +35,7 @@ def make_temporal_source(
     config = {
         "host_port": server.address,
         "namespace": namespace,
-        "definitions": definitions(Lasting=TALKATIVE),
+        "definitions": definitions(Lasting=TALKATIVE, Asking=ASKING),
     }
     source = Source.objects.create(name="temporal", kind="temporal", config=config)
     assert refresh_source(source).outcome == "succeeded"

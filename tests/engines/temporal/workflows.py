@@ -1,6 +1,7 @@
 """What the worker of the tests can run; its sandbox would load product code anew for each workflow."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -148,6 +149,56 @@ class Lasting:
 
 
 @workflow.defn
+class Asking:
+    """Asks its `questions`, or one of its own, and completes with the answers, in their order."""
+
+    def __init__(self) -> None:
+        approve = {"type": "object", "properties": {"approve": {"type": "boolean"}}, "required": ["approve"]}
+        self._open: list[Any] = [{"message": "Is the \u202etea good?", "schema": approve}]
+        self._answers: list[Any] = []
+        self._keeps = False
+
+    @workflow.run
+    async def run(self, message: dict[str, Any] | None = None) -> dict[str, Any]:
+        self._open = (message or {}).get("questions", self._open)
+        self._keeps = (message or {}).get("keeps", False)
+        wanted = len(self._open)
+        seconds = (message or {}).get("seconds")
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: len(self._answers) >= wanted, timeout=seconds)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return {"answers": self._answers}
+
+    @workflow.query
+    def open_questions(self) -> Any:
+        if len(self._open) == 1:
+            return self._open[0]
+        return self._open or None
+
+    @workflow.query
+    def refuse(self) -> None:
+        raise ApplicationError("That is nobody's business.", type="Secretive")
+
+    @workflow.update
+    async def decide(self, told: dict[str, Any]) -> None:
+        self._take(told)
+
+    @decide.validator
+    def _is_decision(self, told: dict[str, Any]) -> None:
+        if not isinstance(told["answer"].get("approve"), bool):
+            raise ApplicationError("approve must be \u202etrue or false.", type="Undecided")
+
+    @workflow.signal
+    def hear(self, told: dict[str, Any]) -> None:
+        self._take(told)
+
+    def _take(self, told: dict[str, Any]) -> None:
+        if not self._keeps:
+            self._open = [one for one in self._open if one.get("id", told["id"]) != told["id"]]
+        self._answers.append(told["answer"])
+
+
+@workflow.defn
 class Stubborn:
     """Goes on whatever it is asked to."""
 
@@ -246,6 +297,7 @@ WORKFLOWS = [
     FailAlone,
     FailInChild,
     Lasting,
+    Asking,
     Stubborn,
     Heartbeating,
     Retrying,

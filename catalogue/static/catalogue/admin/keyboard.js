@@ -64,7 +64,9 @@ const nameBoxes = () => {
 
 /** Into a panel once it is shown, round within it, and back once it is closed. */
 const leadThrough = (panel, name, dialogue) => {
-  if (dialogue) Object.assign(panel, { role: "dialog", ariaModal: "true", ariaLabel: dialogue });
+  // Where there is room, the panel is a part of the page instead.
+  const asDialogue = { role: "dialog", ariaModal: "true", ariaLabel: dialogue };
+  const asPart = { role: null, ariaModal: null, ariaLabel: dialogue };
   const state = Alpine.$data(panel);
   let before = null;
   let isOpen = false;
@@ -76,8 +78,9 @@ const leadThrough = (panel, name, dialogue) => {
     const isNow = Boolean(state[name]) && seen.isIntersecting;
     if (isNow === isOpen) return;
     isOpen = isNow;
+    if (dialogue) Object.assign(panel, isOpen ? asDialogue : asPart);
     const isLost = document.activeElement === document.body || panel.contains(document.activeElement);
-    if (isOpen) stopsOf(panel).find((one) => one.role !== "region" && one.id !== "command-submit")?.focus();
+    if (isOpen) stopsOf(panel).find((one) => one.role !== "region")?.focus();
     else if (isLost) before?.focus();
   }).observe(panel);
   panel.addEventListener("keydown", (event) => {
@@ -115,6 +118,37 @@ document.addEventListener("keydown", (event) => {
   event.target.click();
 });
 
+// The rows of lists by keys. Nothing is done while someone types; a checkbox takes no letters.
+const isTyping = (one) => one.isContentEditable || one.matches("textarea, select, input:not([type=checkbox], [type=radio])");
+const LETTERS = {
+  j: (row) => step(row, 1),
+  k: (row) => step(row, -1),
+  x: (row) => row?.querySelector(".action-select")?.click(),
+  e: (row) => row?.querySelector("[data-edit]")?.click(),
+  o: (row) => row?.querySelector("th a[href], a[href]")?.click(),
+  "/": () => document.getElementById("searchbar")?.focus(),
+  "?": () => document.getElementById("list-help")?.showModal(),
+};
+const step = (row, distance) => {
+  const rows = [...document.querySelectorAll("#result_list .data-row")];
+  const next = rows[row ? rows.indexOf(row) + distance : 0];
+  next?.querySelector("th a[href], a[href]")?.focus();
+};
+document.addEventListener("keydown", (event) => {
+  const { target, key } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(target)) return;
+  if (!document.getElementById("result_list") || target.closest("dialog, [role=dialog]")) return;
+  const opens = key === "Enter" && target.matches(".action-select");
+  const act = opens ? LETTERS.o : LETTERS[key];
+  if (!act) return;
+  event.preventDefault();
+  act(target.closest(".data-row"));
+}, true);
+document.addEventListener("click", ({ target }) => {
+  const opened = target.closest("[data-opens]")?.dataset.opens;
+  if (opened) document.getElementById(opened).showModal();
+});
+
 const lastTold = new Map();
 const tell = (words) => {
   const place = document.getElementById("told");
@@ -133,6 +167,8 @@ document.addEventListener("DOMContentLoaded", () => {
   nameThings(document);
   const content = document.getElementById("content");
   if (content) Object.assign(content, { role: "main", tabIndex: -1 });
+  // A button that sends nothing: the search begins while one types.
+  document.getElementById("command-submit")?.toggleAttribute("disabled", true);
   for (const one of document.querySelectorAll("[data-told]")) lastTold.set(one.id, wordsOf(one));
   document.addEventListener("htmx:load", ({ detail }) => nameThings(detail.elt));
   document.addEventListener("htmx:afterSettle", tellChanges);

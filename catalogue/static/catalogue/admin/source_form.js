@@ -1,7 +1,7 @@
 "use strict";
 
-// A source's form works without this: it hides what another choice has made pointless, and tries settings
-// without leaving the page, so that secrets need not be typed again.
+// A source's form works without this: it hides what another choice has made pointless, and reports a test of
+// the connection that failed itself.
 
 document.addEventListener("DOMContentLoaded", () => {
   const form = document.getElementById("source_form");
@@ -37,39 +37,11 @@ document.addEventListener("DOMContentLoaded", () => {
   form.addEventListener("change", showWhatMatters);
   showWhatMatters();
 
-  const [good, bad] = document.getElementById("test-result")?.children ?? [];
-
-  const tell = (ok, text) => {
-    for (const box of [good, bad]) box.classList.add("hidden");
-    const box = ok ? good : bad;
-    box.textContent = text;
-    box.classList.remove("hidden");
-    box.scrollIntoView({ block: "center" });
-  };
-
-  const tryIt = async (button) => {
-    const body = new FormData(form);
-    body.set(button.name, button.value);
-    const headers = { "X-Requested-With": "XMLHttpRequest" };
-    const answer = await fetch(window.location.href, { method: "POST", body, headers });
-    if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
-    return answer.json();
-  };
-
-  form.addEventListener("submit", async (event) => {
-    const button = event.submitter;
-    if (button?.name !== "_test" || !good || !bad) return;
-    event.preventDefault();
-    if (button.ariaDisabled === "true") return;
-    // Not `disabled`, which would take the focus from whoever pressed it.
-    button.ariaDisabled = "true";
-    try {
-      const { ok, told } = await tryIt(button);
-      tell(ok, told.join("\n"));
-    } catch (error) {
-      tell(false, `The connection could not be tested. ${error.message}`);
-    } finally {
-      button.ariaDisabled = null;
-    }
-  });
+  for (const failure of ["htmx:sendError", "htmx:responseError"]) {
+    document.body.addEventListener(failure, ({ detail }) => {
+      if (detail.target.id !== "test-result") return;
+      const answer = detail.xhr.status ? ` The server answered ${detail.xhr.status}.` : "";
+      detail.target.textContent = `The connection could not be tested.${answer}`;
+    });
+  }
 });

@@ -90,7 +90,7 @@ class RequestPage {
       const shown = answer === null && (await this.#show(own).catch(() => null));
       if (shown) this.#remember(own);
       // Whoever sees that it has ended presses the next button, and need not wait for the answer to this one.
-      if (shown && !shown.is_running) return this.#leave(own);
+      if (shown && !shown.isRunning) return this.#leave(own);
     }
     if (answer.problems) {
       this.#tell("");
@@ -117,7 +117,7 @@ class RequestPage {
     let heardAt = Date.now();
     for (;;) {
       const shown = await this.#show(progress).catch(() => null);
-      if (shown && !shown.is_running) return;
+      if (shown && !shown.isRunning) return;
       if (shown) heardAt = Date.now();
       if (Date.now() - heardAt > LONGEST_SILENCE_MS) {
         throw new Error("The server did not report the outcome of the request. The list of requests shows whether it started.");
@@ -128,15 +128,20 @@ class RequestPage {
 
   /** The record as it is now; null where there is none yet. */
   async #show(progress) {
-    const answer = await fetch(progress, { headers: { Accept: "application/json" } });
+    const answer = await fetch(progress, { headers: { Accept: "text/html" } });
     if (!answer.ok) return null;
-    const shown = await answer.json();
-    this.#tell(shown.told);
+    const page = document.createElement("template");
+    page.innerHTML = await answer.text();
+    const { told, running } = page.content.firstElementChild.dataset;
+    if (told === undefined) return null;
+    this.#tell(told);
+    const isRunning = running !== undefined;
     // Whoever is in it with the keyboard would be thrown out each time.
-    if (shown.is_running && this.record.contains(document.activeElement)) return shown;
-    this.record.innerHTML = shown.shown;
-    this.#lock(this.#busy);
-    return shown;
+    if (!(isRunning && this.record.contains(document.activeElement))) {
+      this.record.replaceChildren(page.content);
+      this.#lock(this.#busy);
+    }
+    return { isRunning };
   }
 
   /** A reload shows the same record; whoever looks at the form is led to where it appears. */
@@ -144,7 +149,7 @@ class RequestPage {
     const [, id] = progress.match(/([^/]+)\/progress\/$/);
     if (!this.form || location.search === `?request=${id}`) return;
     history.replaceState(null, "", `${this.form.action}?request=${id}`);
-    this.record.scrollIntoView({ block: "nearest" });
+    this.record.scrollIntoView();
   }
 
   #tell(text) {

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLEntryOperator, HITLOperator
 from airflow.sdk import Param, dag, get_current_context, task
 
 PATIENCE_SECONDS = 600.0
@@ -75,5 +76,25 @@ def resting() -> None:
     rest()
 
 
-for made in (place_order, fail, last, resting):
+@dag(schedule=None)
+def ask() -> None:
+    """Asks for an approval, and returns what was decided."""
+    ApprovalOperator(task_id="approve", subject="Is the \u202etea good?", body="**Taste** it.")
+
+
+@dag(schedule=None, default_args={"retries": 3, "retry_delay": timedelta(0)})
+def ask_much() -> None:
+    """Asks for choices twice at once, in a mapped task, and then for inputs."""
+    cups = {"cups": Param(2, type="integer", minimum=1, description="How many.")}
+    choose = HITLOperator.partial(task_id="choose", options=["Assam", "Mint"], multiple=True, params=cups)
+    entry = HITLEntryOperator(
+        task_id="enter",
+        subject="Your name?",
+        params={"name": Param("", type="string"), "milk": Param(False, type="boolean")},
+        response_timeout=timedelta(minutes=5),
+    )
+    choose.expand(subject=["Which for me?", "Which for you?"]) >> entry
+
+
+for made in (ask, ask_much, place_order, fail, last, resting):
     made()
