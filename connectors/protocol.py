@@ -61,6 +61,16 @@ class Capabilities:
     """The engine is an MCP server, which may have prompts and resources."""
     asks_people: bool = False
     """A run may wait for a person: `poll` reports the questions, and `answer` answers one."""
+    can_retry: bool = False
+    """`retry` runs the failed steps of an ended run again, and keeps what the others have done."""
+    idempotent_retry: bool = False
+    """Two retries with one key make one."""
+    can_find_retries: bool = False
+    """Retries can be looked up by their key."""
+    can_pause: bool = False
+    """`pause` holds a running run, and `resume` continues it."""
+    can_terminate: bool = False
+    """`terminate` ends a running run at once, also without a cancellation before it."""
 
     def __post_init__(self) -> None:
         # A later poll would be taken for the plan of a clock that is ahead.
@@ -156,6 +166,8 @@ class RunSnapshot:
     progress: float | None = None
     """Percent, kept between 0 and 100; None: unknown."""
     progress_message: str = ""
+    is_paused: bool = False
+    """Of a running run: held by `pause`, or by somebody at the engine."""
     questions: Sequence[Question] | None = ()
     """Of a running run: all that it waits for people to answer, also in what `wait` returns. A question that
     is missing counts as answered; None: what it asks is unknown at present."""
@@ -415,6 +427,25 @@ class Connector(Protocol):
     async def terminate(self, run: RunRef) -> None:
         """End a run that ignores its cancellation. Raises what `cancel` raises."""
         raise Unsupported("This engine cannot terminate a run.")
+
+    async def pause(self, run: RunRef) -> None:
+        """Hold a running run; polling shows it. Of a paused one that is no error. Raises what `cancel`
+        raises."""
+        raise Unsupported("This engine cannot pause a run.")
+
+    async def resume(self, run: RunRef) -> None:
+        """Continue a paused run; of a running one that is no error. Raises what `cancel` raises."""
+        raise Unsupported("This engine cannot resume a run.")
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        """Run the failed steps of an ended run again, as the engine's own run or another one. Raises what
+        `start` raises: OutcomeUnknown whenever it may run again, Rejected for a run that did not fail."""
+        raise Unsupported("This engine cannot run failed steps again.")
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        """The run that `retry` made of this one with this key. None only if the engine confirms that there
+        is none."""
+        raise Unsupported("This engine cannot look up a retry by its key.")
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
         """A run's answer, also after its end: any JSON value. Changes nothing."""
