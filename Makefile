@@ -47,7 +47,7 @@ $(TOOLS)/%: FORCE
 run: install  ## Start the product with an example engine; PORT=8001 chooses another port, Ctrl-C stops it.
 	@exec $(BIN)/python deploy/tethered.py manage.py quickstart $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest $(COVERAGE)
+PYTEST := $(BIN)/python $(if $(REPEAT),dev/scripts/run_tests.py,-m pytest) $(COVERAGE)
 
 test: install-dev  ## Run the tests that need no other server; ARGS="-k discovery" chooses some.
 	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
@@ -69,6 +69,7 @@ test-rabbitmq: install-dev  ## Repeat the tests that depend on the broker on Pos
 	$(call ON_SERVERS,postgres-rabbitmq) -m "" tests/config/test_broker.py tests/api/test_nudging.py tests/e2e/test_chaos.py $(ARGS)
 
 check: export THOROUGH = 1
+check: export REPEAT = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check: export ALONGSIDE ?=
 check:  ## Run the static checks and all tests, as before a release; COVERED=1 adds the coverage.

@@ -1,4 +1,5 @@
-"""What `make install-all` and `make check` show: dev/scripts/install.py, install_node.py and stages.py."""
+"""What `make install-all` and `make check` show: dev/scripts/install.py, install_node.py,
+stages.py and run_tests.py."""
 
 import os
 import re
@@ -205,3 +206,47 @@ def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table():
     assert process.returncode == 130
     assert "cleaned up" in rest and "never" not in rest
     assert table(rest) == [("first", "interrupted")]
+
+
+@pytest.mark.parametrize(
+    ("unsteady", "wrong", "code", "again"), [(2, 0, 0, 2), (1, 1, 1, 2), (0, 0, 0, 0), (6, 0, 1, 0)]
+)
+def test_a_check_repeats_a_few_failed_tests_once_and_fails_if_one_fails_again(
+    checkout, unsteady, wrong, code, again
+):
+    text = f"""
+import pathlib, pytest
+
+@pytest.mark.parametrize("number", range({unsteady}))
+def test_unsteady(number):
+    flag = pathlib.Path(str(number))
+    before = flag.exists()
+    flag.touch()
+    assert before
+
+@pytest.mark.parametrize("number", range({wrong}))
+def test_wrong(number):
+    assert False
+
+def test_right():
+    pass
+"""
+    (checkout / "test_some.py").write_text(text)
+    quiet = (
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:django",
+    )
+    outcome = script(checkout, "run_tests.py", *quiet, variables={**os.environ})
+    assert outcome.returncode == code, outcome.stdout + outcome.stderr
+    repeated = outcome.stdout.partition("Once more, alone:")[2].partition("\n\n")[0]
+    assert repeated.count("test_some.py::") >= again
+    assert bool(repeated) == bool(again)
