@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import re
-from datetime import datetime
 
 from django.db import transaction
 from django.db.models import F, QuerySet
@@ -20,7 +19,6 @@ from executions.models.report import MAX_NAME, MAX_TEXT
 from executions.refusals import InvalidArguments, TooManyCalls
 
 NAME = "report_problem"
-PER_MINUTE, AT_ONCE = 2, 10
 KEPT_LAST = 5  # Reports of a row
 MAX_OF_TOOL, MAX_OF_OTHERS, MAX_ROWS = 20, 200, 1_000  # Others name no tool that their agent sees
 
@@ -30,38 +28,31 @@ def report_problem(caller: Caller, *, tool: str, tried: str, missing: str) -> No
     tool, tried, missing = _cut(tool, MAX_NAME), _cut(tried, MAX_TEXT), _cut(missing, MAX_TEXT)
     if not missing:
         raise InvalidArguments(NAME, [ArgumentProblem("/missing", "empty")], starts=False)
-    rate = Rate(
-        key=f"report:{caller.counted_as}", per_minute=PER_MINUTE, at_once=AT_ONCE, whose="reporting problems"
-    )
+    rate = Rate(key=f"report:{caller.counted_as}", per_minute=2, at_once=10, whose="reporting problems")
     if (seconds := seconds_until_free(rate)) > 0:
         raise TooManyCalls(rate, retry_after=math.ceil(seconds))
     workflow = find_named(current_catalogue().seen_within(caller.bounds), tool)
-    if workflow is not None:
-        tool = workflow.tool_name
-    _record(caller, tool, workflow is not None, tried, missing, timezone.now())
+    tool, is_tool = (tool, False) if workflow is None else (workflow.tool_name, True)
+    words = re.findall(r"\w+", missing.casefold()) or [missing]
+    key, now = hashlib.sha256(json.dumps([is_tool, tool, words]).encode()).hexdigest(), timezone.now()
+    made = {"tool": tool, "is_tool": is_tool, "missing": missing, "first_at": now, "last_at": now}
+    latest = {"at": now.isoformat(), "caller": shorten(caller.name, MAX_NAME), "tried": tried}
+    with transaction.atomic():
+        # Of two first reports, the second waits for the first and is counted in its row.
+        row, is_new = ProblemReport.objects.select_for_update().get_or_create(key=key, defaults=made)
+        if row.resolved_at is not None:
+            row.resolved_at, row.first_at, row.times = None, now, 0
+        row.times, row.last_at, row.last = row.times + 1, now, [latest, *row.last][:KEPT_LAST]
+        row.save()
+        if is_new:
+            others = ProblemReport.objects.exclude(pk=row.pk)
+            alike = others.filter(is_tool=True, tool=tool) if is_tool else others.filter(is_tool=False)
+            _keep(alike, MAX_OF_TOOL if is_tool else MAX_OF_OTHERS)
+            _keep(others, MAX_ROWS)
 
 
 def _cut(text: str, most: int) -> str:
     return shorten(printable(text[: most + 1]), most)
-
-
-@transaction.atomic
-def _record(caller: Caller, tool: str, is_tool: bool, tried: str, missing: str, now: datetime) -> None:
-    words = re.findall(r"\w+", missing.casefold()) or [missing]
-    key = hashlib.sha256(json.dumps([is_tool, tool, words]).encode()).hexdigest()
-    made = {"tool": tool, "is_tool": is_tool, "missing": missing, "first_at": now, "last_at": now}
-    # Of two first reports, the second waits for the first and is counted in its row.
-    row, is_new = ProblemReport.objects.select_for_update().get_or_create(key=key, defaults=made)
-    if row.resolved_at is not None:
-        row.resolved_at, row.resolved_by, row.first_at, row.times = None, "", now, 0
-    latest = {"at": now.isoformat(), "caller": shorten(caller.name, MAX_NAME), "tried": tried}
-    row.times, row.last_at, row.last = row.times + 1, now, [latest, *row.last][:KEPT_LAST]
-    row.save()
-    if is_new:
-        others = ProblemReport.objects.exclude(pk=row.pk)
-        alike = others.filter(is_tool=True, tool=tool) if is_tool else others.filter(is_tool=False)
-        _keep(alike, MAX_OF_TOOL if is_tool else MAX_OF_OTHERS)
-        _keep(others, MAX_ROWS)
 
 
 def _keep(others: QuerySet[ProblemReport], most: int) -> None:
@@ -70,8 +61,3 @@ def _keep(others: QuerySet[ProblemReport], most: int) -> None:
     if beyond := list(ordered.values_list("pk", flat=True)[most - 1 :][:MAX_ROWS]):
         free = ProblemReport.objects.filter(pk__in=beyond).select_for_update(skip_locked=True)
         ProblemReport.objects.filter(pk__in=list(free.values_list("pk", flat=True))).delete()
-
-
-def resolve_reports(reports: QuerySet[ProblemReport], *, by: str) -> int:
-    """Until they are reported anew. Returns how many were open."""
-    return reports.filter(resolved_at=None).update(resolved_at=timezone.now(), resolved_by=by[:255])

@@ -3,19 +3,26 @@
 from datetime import datetime
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
+from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, PanelOnlyMixin, button, column
-from catalogue.admin.rendering import ago, badge, link_if_allowed, paragraphs, shortened, side_by_side
+from catalogue.admin.rendering import (
+    ago,
+    badge,
+    exactly,
+    link_if_allowed,
+    paragraphs,
+    shortened,
+    side_by_side,
+)
 from catalogue.history import actor_of, record_change
-from catalogue.models import Workflow
 from executions.models import ProblemReport
-from executions.problem_reports import resolve_reports
 
 
 class ResolvedFilter(OptionsFilter):
@@ -27,13 +34,9 @@ class ResolvedFilter(OptionsFilter):
     }
 
 
-def _state(report: ProblemReport) -> SafeString:
-    return badge(_("open"), "info") if report.resolved_at is None else badge(_("resolved"))
-
-
 @admin.register(ProblemReport)
 class ProblemReportAdmin(PanelOnlyMixin, ButtonsMixin):
-    list_display = ("missing_shown", "tool", "state_shown", "times", "latest")
+    list_display = ("shown", "tool", "times", "latest", "resolved")
     list_filter = (ResolvedFilter,)
     list_per_page = 50
     search_fields = ("tool", "missing")
@@ -42,12 +45,9 @@ class ProblemReportAdmin(PanelOnlyMixin, ButtonsMixin):
     actions = ("resolve_selected",)
     change_form_outer_before_template = "catalogue/admin/panel.html"
 
-    missing_shown = column(gettext_lazy("missing"), "missing", shortened, sorts=False)
+    shown = column(gettext_lazy("missing"), "missing", shortened, sorts=False)
     latest = column(gettext_lazy("latest report"), "last_at")
-
-    @admin.display(description=gettext_lazy("state"))
-    def state_shown(self, report: ProblemReport) -> SafeString:
-        return _state(report)
+    resolved = column(gettext_lazy("resolved"), "resolved_at")
 
     def get_buttons(self, request: HttpRequest, obj: ProblemReport) -> list[Button]:
         return super().get_buttons(request, obj) if obj.resolved_at is None else []
@@ -61,26 +61,18 @@ class ProblemReportAdmin(PanelOnlyMixin, ButtonsMixin):
 
     @admin.action(description=gettext_lazy("Mark selected reports as resolved"), permissions=["resolve"])
     def resolve_selected(self, request: HttpRequest, queryset: QuerySet[ProblemReport]) -> None:
-        still_open = list(queryset.filter(resolved_at=None))
-        keys = [report.pk for report in still_open]
-        number = resolve_reports(ProblemReport.objects.filter(pk__in=keys), by=request.user.get_username())
-        record_change(actor_of(request), still_open, "Resolved.")
-        told = ngettext("%d report is resolved.", "%d reports are resolved.", number) % number
-        messages.success(request, told)
+        reports = {report.pk: report for report in queryset.filter(resolved_at=None)}
+        ProblemReport.objects.filter(pk__in=reports).update(resolved_at=timezone.now())
+        record_change(actor_of(request), reports.values(), "Resolved.")
+        self.message_user(request, _("Resolved. The same report opens it again."))
 
     def panel(self, request: HttpRequest, obj: ProblemReport) -> dict[str, Any]:
-        workflow = Workflow.objects.filter(tool_name=obj.tool).first() if obj.is_tool else None
-        tool: Any = obj.tool
-        if workflow is not None:
-            tool = link_if_allowed(request, obj.tool, "catalogue_workflow_change", workflow.pk)
-        facts = [
-            (_("Tool"), tool),
-            (_("Missing"), paragraphs(obj.missing)),
-            (_("Reports"), f"{obj.times:,}"),
-            (_("First report"), ago(obj.first_at)),
-            (_("Resolved by"), obj.resolved_by),
-        ]
+        state = _("open") if obj.resolved_at is None else _("resolved")
+        found = "?" + urlencode({"q": obj.tool})
+        tool = link_if_allowed(request, obj.tool, "catalogue_workflow_changelist", query=found)
+        facts = [(_("Tool"), tool if obj.is_tool else obj.tool), (_("Missing"), paragraphs(obj.missing))]
+        facts += [(_("Reports"), f"{obj.times:,}"), (_("First report"), exactly(obj.first_at))]
         for one in obj.last:
             who = side_by_side([ago(datetime.fromisoformat(one["at"])), one["caller"]])
             facts += [(_("Report of"), who), (_("Tried"), paragraphs(one["tried"]))]
-        return {"headline": [_state(obj)], "facts": facts}
+        return {"headline": [badge(state)], "facts": facts}

@@ -22,7 +22,6 @@ class Migration(migrations.Migration):
                 ('first_at', models.DateTimeField(help_text='Since it was last resolved.')),
                 ('last_at', models.DateTimeField()),
                 ('resolved_at', models.DateTimeField(null=True)),
-                ('resolved_by', models.CharField(max_length=255)),
             ],
             options={
                 'verbose_name': 'problem report',

@@ -18,7 +18,6 @@ class ProblemReport(models.Model):
     first_at = models.DateTimeField(help_text="Since it was last resolved.")
     last_at = models.DateTimeField()
     resolved_at = models.DateTimeField(null=True)
-    resolved_by = models.CharField(max_length=255)
 
     class Meta:
         ordering = ("-last_at", "-pk")

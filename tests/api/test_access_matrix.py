@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from audit.models import Entry
 from catalogue.models import DiscoveryRun, HistoryEntry, ServerFeature, WorkflowFilter
-from executions.models import Approval, Execution, ProblemReport, StandingApproval
+from executions.models import Approval, Execution, StandingApproval
 from identity.models import AccessToken, AllowedApplication
 from orchestration.models import WorkflowRequest
 from tests import access_matrix
@@ -26,7 +26,7 @@ MODELS = {
     "approvals": Approval, "audit": Entry, "discovery-runs": DiscoveryRun, "executions": Execution,
     "filters": WorkflowFilter, "applications": AllowedApplication, "standing-approvals": StandingApproval,
     "history": HistoryEntry, "server-features": ServerFeature, "tokens": AccessToken,
-    "workflow-requests": WorkflowRequest, "problem-reports": ProblemReport,
+    "workflow-requests": WorkflowRequest
 }  # fmt: skip
 ON_ENGINES = ("/check", "/refresh", "/cancel", "/query", "/signal")
 """Asked of what does not exist: the engine is not to be asked."""

@@ -6,7 +6,6 @@ from mcp import MCPError
 from catalogue.descriptions import tokens_for
 from catalogue.product_settings import change_settings
 from executions.models import ProblemReport
-from executions.problem_reports import AT_ONCE
 from identity.tokens import create_token
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tool_lists import serialise_tool
@@ -61,11 +60,11 @@ async def test_a_report_without_its_parts_is_refused_and_not_recorded(connect, a
 
 async def test_a_caller_that_reports_too_much_is_told_when_to_come_back(connect, clock):
     async with connect() as client:
-        for number in range(AT_ONCE):
+        for number in range(10):
             assert not (await client.call_tool(NAME, REPORT | {"missing": f"{number}"})).is_error
         refused = await client.call_tool(NAME, REPORT)
     assert refused.is_error and "try again in" in refused.content[0].text
-    assert len(await all_rows("pk")) == AT_ONCE
+    assert len(await all_rows("pk")) == 10
 
 
 async def test_a_tool_of_a_portable_toolset_is_reported_by_the_name_that_it_shows(connect):
