@@ -20,7 +20,7 @@ SEEN = {  # Models that all roles see
     ),
     "executions": (
         "approval", "cachedresult", "cachepolicy", "cacheuse", "execution", "executionevent",
-        "executionpayload", "retention", "standingapproval",
+        "executionpayload", "problemreport", "retention", "standingapproval",
     ),
     "mcp_bridge": ("accesstoken", "allowedapplication"),
     "orchestration": ("workflowrequest",),
@@ -30,7 +30,8 @@ CURATED = {  # Models that curators add, change and delete
 }
 OPERATING = frozenset({
     "catalogue.refresh_source", "executions.add_execution", "executions.change_execution",
-    "executions.decide_approval", "executions.delete_cachedresult", "orchestration.add_workflowrequest",
+    "executions.change_problemreport", "executions.decide_approval", "executions.delete_cachedresult",
+    "orchestration.add_workflowrequest",
 })  # fmt: skip
 OWNED = {  # Models that only owners add, change and delete
     "auth": ("group", "user"),
@@ -76,7 +77,9 @@ def _permissions(models: Mapping[str, tuple[str, ...]], *verbs: str) -> Iterator
 
 
 _seeing = frozenset(_permissions(SEEN, "view"))
-_curating = frozenset({*_permissions(CURATED, *WRITING), "catalogue.refresh_source"})
+_curating = frozenset(
+    {*_permissions(CURATED, *WRITING), "catalogue.refresh_source", "executions.change_problemreport"}
+)
 PERMISSIONS: dict[Role.Name, frozenset[str]] = {
     Name.VIEWER: _seeing,
     Name.CURATOR: _seeing | _curating,

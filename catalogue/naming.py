@@ -24,6 +24,7 @@ BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may ha
     "query_execution": "Ask a run",
     "signal_execution": "Tell a run",
     "ClearCache": "Clear the result cache",
+    "report_problem": "Report a problem",
     "show_execution": "Show a run in its card",
     "answer_execution": "Answer a run's questions",
 }

@@ -593,6 +593,11 @@ class Environment(BaseSettings):
         "Built-in tools that tools/list leaves out, comma-separated, such as preflight, because each costs "
         "agents tokens. They can still be called.",
     )
+    problem_reports: bool = _variable(
+        True,
+        "Whether agents can report by the tool report_problem what they miss; see docs/overview.md.",
+        live="Agents",
+    )
     list_ttl: float = _variable(
         10.0,
         "Seconds that MCP clients may cache a list; subscribers are notified of changes.",

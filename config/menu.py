@@ -63,7 +63,7 @@ class Place:
 VIEW_RUNS = "executions.view_execution"
 SUBSCRIBERS = (
     "catalogue.view_source", "catalogue.view_workflow", VIEW_RUNS, "executions.decide_approval",
-    "executions.manage_subscription",
+    "executions.manage_subscription", "executions.view_problemreport",
 )  # fmt: skip
 VIEW_REACH = ("catalogue.view_workflow", "catalogue.view_toolset", "mcp_bridge.view_accesstoken")
 APPROVERS = ("executions.decide_approval", "executions.view_approval")
@@ -74,6 +74,7 @@ PLACES = (
         (
             Tab(_("Overview"), "admin:index", (), covers=("app_list",)),
             Tab(_("Notifications"), "admin:executions_subscription_changelist", SUBSCRIBERS),
+            Tab(_("Problem reports"), "admin:executions_problemreport_changelist"),
             Tab(_("History"), "admin:catalogue_historyentry_changelist"),
             Tab(_("Audit"), "admin:audit_entry_changelist"),
         ),

@@ -19,6 +19,7 @@ from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint, SchemaV
 from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.executions import EngineRunViewSet, ExecutionViewSet
+from executions.rest.problem_reports import ProblemReportViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
 from identity.company_login import BeginLogin, EndLogin, log_out
@@ -60,6 +61,7 @@ api.register("history", HistoryViewSet, "history")
 api.register("audit", AuditViewSet, "audit")
 api.register("approvals", ApprovalViewSet, "approval")
 api.register("standing-approvals", StandingApprovalViewSet, "standing-approval")
+api.register("problem-reports", ProblemReportViewSet, "problem-report")
 api.register("catalogue", ConfigurationViewSet, "catalogue")
 
 collections = {

@@ -28,7 +28,7 @@ from django.utils.translation import gettext_lazy as _
 from catalogue.long_lists import Unindexed
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from executions.failure_spikes import Runs, find_spikes
-from executions.models import Approval, EventKind, Execution, HourlyUsage, State
+from executions.models import Approval, EventKind, Execution, HourlyUsage, ProblemReport, State
 from executions.models.usage import FAILURES
 from executions.statistics import Period
 
@@ -44,6 +44,7 @@ SOURCES = "admin:catalogue_source_changelist"
 REVIEWS = "admin:catalogue_review_changelist"
 EXECUTIONS = "admin:executions_execution_changelist"
 APPROVALS = "admin:executions_approval_changelist"
+REPORTS = "admin:executions_problemreport_changelist"
 FILTER = "inbox"  # The parameter with a topic's key, in the lists of workflows and sources
 
 
@@ -185,6 +186,13 @@ def _spiking_workflows() -> QuerySet[Workflow]:
 
 def _spiking_sources() -> QuerySet[Source]:
     return _spiking(Source.objects.all(), find_spikes().sources, "name", "workflow__source")
+
+
+def _reports() -> QuerySet[ProblemReport]:
+    """With the beginning of what is missing beside the tool's name."""
+    missing = Left("missing", SHOWN_MESSAGE)
+    named = Case(When(tool="", then=missing), default=Concat("tool", Value(": "), missing))
+    return ProblemReport.objects.filter(resolved_at=None).annotate(with_missing=named)
 
 
 VIEW_SOURCE, VIEW_WORKFLOW = "catalogue.view_source", "catalogue.view_workflow"
@@ -335,6 +343,18 @@ TOPICS = {
             name="tool_name",
             since="first_seen_at",
             page=WORKFLOWS,
+        ),
+        Topic(
+            key="reports",
+            kind=EventKind.REPORT,
+            words=_("Problems that agents report"),
+            urgency="info",
+            permissions=["executions.view_problemreport"],
+            rows=_reports,
+            name="with_missing",
+            since="first_at",
+            page=REPORTS,
+            query={"resolved": "no"},
         ),
     )
 }

@@ -22,6 +22,7 @@ from executions.models import (
     Execution,
     ExecutionEvent,
     ExecutionPayload,
+    ProblemReport,
     Retention,
     State,
     StatisticsState,
@@ -32,6 +33,7 @@ from executions.statistics import prune_statistics
 BATCH = 50  # Rows per transaction: SQLite has one writer
 TURNS = 8  # Of cached results and of all others, in a pass with a limited time
 NEVER_PRUNED = (*OPEN, State.UNCONFIRMED)
+REPORTS = "problem reports"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,8 @@ def prune(*, seconds: float | None = None) -> Pruned:
         _remove(due, counts, work_time, WorkTime(turn))
         if work_time.is_over or not (cached or due):
             break
-    total, names = counts.total(), [name for kept in kept_alike for name in (kept.name, kept.payloads)]
+    total, names = counts.total(), [REPORTS]
+    names += [name for kept in kept_alike for name in (kept.name, kept.payloads)]
     others = {name: removed for name in names if (removed := counts.pop(name, 0))}
     pruned = Pruned(all_done=not (cached or due), others=others, **counts)
     if total:
@@ -120,6 +123,7 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
         "timelines": (retention.keeps_for("events"), _prune_timelines),
         "discovery_runs": (retention.keeps_for("discovery_runs"), _prune_discovery_runs),
         "statistics": (retention.keeps_for("statistics"), prune_statistics),
+        REPORTS: (records, lambda before: ProblemReport.objects.filter(last_at__lt=before).delete()[0]),
     }
     parts = {"payloads", "timelines"}
     for kept in kept_alike:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.conf import settings
 from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
@@ -25,6 +26,7 @@ from catalogue.naming import counted
 from catalogue.reduced_schemas import UnknownPart
 from catalogue.schemas import ArgumentProblem, check_arguments
 from catalogue.search import WorkflowQuery, select_workflows
+from executions import problem_reports
 from executions.change_feed import watch_until_settled
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
@@ -84,11 +86,16 @@ class BuiltInTool:
     takes_part_in: InteractionKind | None = None  # Listed only if a workflow declares some
     names_workflow: str = ""
     shows_card: bool = False
+    switch: str = ""  # The live setting without which it is neither listed nor called
     app_only: bool = False  # For cards: listed only to clients that show them, who hide it from models
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
     def is_open_to(self, scopes: Collection[str]) -> bool:
         return self.scope in scopes or self.other_scope in scopes
+
+    @property
+    def is_on(self) -> bool:
+        return not self.switch or getattr(settings.CATALOGUE, self.switch)
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -125,7 +132,9 @@ def answer_with(
 
 
 async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> ToolAnswer:
-    """Returns refusals as results, so that the model can correct itself."""
+    """Returns refusals as results, so that the model can correct itself. Raises UnknownTool if it is off."""
+    if tool.switch and not await run_in_database(getattr, tool, "is_on"):
+        raise UnknownTool(tool.name)
     try:
         answer = await tool.call(call, await _read_arguments(tool, call, arguments))
         if call.shows_apps and not tool.starts and isinstance(answer, CallToolResult):
@@ -658,6 +667,34 @@ CACHING_TOOLS = (
     ),
 )
 
+
+def _report_problem(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    texts = {name: arguments.get(name, "") for name in ("tool", "tried", "missing")}
+    problem_reports.report_problem(call.access.caller, **texts)
+    # The same for any tool, whether or not it exists, and however many have reported the same.
+    return {"message": "Recorded. People read it later; nobody answers here, so go on without it."}
+
+
+REPORT_PROBLEM = BuiltInTool(
+    name=problem_reports.NAME,
+    title="Report a problem",
+    description="Tell the people in charge what a tool lacks, or that no tool does what you need.",
+    scope=Scope.RUN,
+    properties={
+        "tool": {"type": "string", "description": "Empty: there is none."},
+        "tried": {"type": "string"},
+        "missing": {"type": "string"},
+    },
+    required=("tried", "missing"),
+    names_workflow="tool",
+    switch="problem_reports",
+    read_only=False,
+    hints=ToolAnnotations(
+        read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    ),
+    call=answer_with(_report_problem),
+)
+
 CARD_TOOLS = (
     BuiltInTool(
         name="show_execution",
@@ -713,6 +750,7 @@ BUILT_IN_TOOLS = {
         PREFLIGHT,
         *EXECUTION_TOOLS,
         *CACHING_TOOLS,
+        REPORT_PROBLEM,
         *INTERACTION_TOOLS,
         *CARD_TOOLS,
     )

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -54,17 +54,22 @@ def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     portable = portable_view(catalogue, access.bounds)
     make = partial(workflow_tool, portable=portable)
     tools = (tool for _, tool in make_of_each(make, workflows.values()))
-    built_in = built_in_tools(catalogue.seen_within(access.bounds), access.scopes).values()
+    seen = catalogue.seen_within(access.bounds)
+    built_in = built_in_tools(seen, access.scopes, left_out_tools()).values()
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
+def left_out_tools() -> frozenset[str]:
+    """Returns the names of those that the operator leaves out or has switched off."""
+    off = [name for name, tool in BUILT_IN_TOOLS.items() if not tool.is_on]
+    return frozenset([*split_list(settings.CATALOGUE.left_out_tools), *off])
+
+
 def built_in_tools(
-    seen: Workflows, scopes: frozenset[str], *, shows_cards: bool = False
+    seen: Workflows, scopes: frozenset[str], left_out: Collection[str], *, shows_cards: bool = False
 ) -> Mapping[str, Tool]:
-    """Returns tools by name, without those that the operator leaves out; those for queries and signals only
-    if a workflow declares some."""
+    """Returns tools by name; those for queries and signals only if a workflow declares some."""
     useful: set[InteractionKind | None] = {None}
-    left_out = split_list(settings.CATALOGUE.left_out_tools)
     if any(workflow.queries for workflow in seen.values()):
         useful.add(InteractionKind.QUERY)
     if any(workflow.signals for workflow in seen.values()):
@@ -176,6 +181,7 @@ class View:
     person: Person | None = None  # Only names that occur in reservations
     waits_to_the_end: bool = True  # No inline wait is set for the token
     shows_cards: bool = False
+    left_out: frozenset[str] = frozenset()  # Names of built-in tools
 
     @classmethod
     def of(cls, access: Access, version: str, catalogue: ExposedCatalogue, *, shows_cards: bool) -> "View":
@@ -184,7 +190,8 @@ class View:
         person = catalogue.reservations.relevant_of(access.bounds.person)
         waits_to_the_end = access.inline_wait_seconds is None
         has_cards = shows_cards and allows_cards(catalogue, access.bounds)
-        return cls(access.toolset, access.scopes, shared, person, waits_to_the_end, has_cards)
+        left_out = left_out_tools()
+        return cls(access.toolset, access.scopes, shared, person, waits_to_the_end, has_cards, left_out)
 
     @property
     def bounds(self) -> Bounds:
@@ -204,7 +211,7 @@ class ToolList:
             entry is None or entry.toolset.inline_wait_seconds is None
         )
         seen = catalogue.seen_within(view.bounds)
-        built_in = built_in_tools(seen, view.scopes, shows_cards=view.shows_cards).values()
+        built_in = built_in_tools(seen, view.scopes, view.left_out, shows_cards=view.shows_cards).values()
         self._built_in = [
             # Cards call theirs as they are.
             serialise_tool(
@@ -395,7 +402,7 @@ def tokens_of(workflows: Iterable[Workflow]) -> dict[int, int]:
 def _weigh(
     workflows: Workflows, *, mode: str, budget: int | None, portable: PortableView | None = None
 ) -> ToolsetCost:
-    listed = built_in_tools(workflows, frozenset(default_scopes()))
+    listed = built_in_tools(workflows, frozenset(default_scopes()), left_out_tools())
     built_in = [
         len(serialise_tool(portable.show(tool) if portable else tool, LATEST_PROTOCOL_VERSION).decode())
         for tool in listed.values()

@@ -10,7 +10,7 @@ from django.utils import timezone
 from catalogue.actions.toolsets import write_toolset
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
-from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
+from executions.models import Execution, ExecutionEvent, ExecutionPayload, ProblemReport, State
 from executions.models.statements import carry_out
 from executions.models.usage import end_of, usage_insertion
 from orchestration.models import Stage, StageState, WorkflowRequest
@@ -95,6 +95,22 @@ def make_discovery_run(source: Source | None = None, **fields: Any) -> Discovery
     run.finished_at = fields.get("finished_at", run.started_at)
     run.save()
     return run
+
+
+def make_report(**fields: Any) -> ProblemReport:
+    number, now = next(_numbers), timezone.now()
+    latest = {"at": now.isoformat(), "caller": "an agent", "tried": "To close the month"}
+    usual = {
+        "key": f"{number:064x}",
+        "tool": "",
+        "is_tool": False,
+        "missing": f"A way to do {number}",
+        "last": [latest],
+        "times": 1,
+        "first_at": now,
+        "last_at": now,
+    }
+    return ProblemReport.objects.create(**usual | fields)
 
 
 def make_execution(

@@ -15,6 +15,7 @@ from executions.models.execution import (
     WorkerPresence,
 )
 from executions.models.lifecycle import Execution
+from executions.models.report import ProblemReport
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.subscription import Event, EventKind, EventNotice, Subscription
 from executions.models.usage import HourlyUsage, StatisticsState
@@ -42,6 +43,7 @@ __all__ = [
     "FailureEffect",
     "HourlyUsage",
     "InputRequest",
+    "ProblemReport",
     "Retention",
     "StandingApproval",
     "State",

@@ -24,6 +24,7 @@ class EventKind(models.TextChoices):
     UNCONFIRMED = "unconfirmed", _("Unconfirmed runs")
     PAUSED = "paused", _("Runs that wait for a person")
     APPROVAL = "approval", _("Calls waiting for approval")
+    REPORT = "report", _("Problems that agents report")
 
 
 class Subscription(Recorded):

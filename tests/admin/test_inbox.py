@@ -12,7 +12,7 @@ from executions.starting import create_execution
 from tests.admin.pages import list_url, text_of
 from tests.executions.steps import request_for
 from tests.executions.test_failure_spikes import count_runs
-from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
+from tests.factories import make_discovery_run, make_execution, make_report, make_source, make_workflow
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.inbox")]
 LONG_AGO = timezone.now() - timedelta(days=60)
@@ -46,6 +46,8 @@ def make_one_of_each():
     make_execution(decided, state="running", run_id="run-2", admitted_at=now)
     pay = override_workflow(make_workflow(**old, name="pay", tool_name="pay"), approval_required=True)
     create_execution(request_for(pay.tool_name, {}))
+    make_report(tool="pay", is_tool=True, missing="refunds")
+    make_report(resolved_at=now)
 
 
 def rows_by_key(client):
@@ -64,6 +66,7 @@ def test_each_row_counts_names_and_dates_what_its_page_shows(admin_client):
     assert (list(lost.names), lost.others) == (["lost_0", "lost_1", "lost_2"], 1)
     assert lost.since == Workflow.objects.get(name="lost_3").missing_since
     assert rows["failing-tools"].names == ["breaking (45% of 40 runs)"]
+    assert rows["reports"].names == ["pay: refunds"]
     assert rows["failing-sources"].names == ["down: 401 Unauthorized"]
     told = timezone.now() - rows["held-listings"].since
     assert timedelta(hours=4) < told < timedelta(hours=6), "since the first one that was held"

@@ -31,6 +31,7 @@ PLACE_OF = {  # By the beginning of a page's name, the longest that fits
     "executions_cache": "Settings",
     "executions_retention": "Settings",
     "executions_subscription": "Overview",
+    "executions_problemreport": "Overview",
 }
 
 

@@ -40,6 +40,7 @@ from tests.factories import (
     make_execution,
     make_feature,
     make_filter,
+    make_report,
     make_source,
     make_toolset,
     make_workflow,
@@ -193,6 +194,8 @@ def make_everything(user: User) -> None:
     channel.target = {"address": "https://hooks.example.com/services/1"}
     channel.save()
     ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)
+    make_report(tool="plain", is_tool=True)
+    make_report(missing="A way to send e-mail", resolved_at=timezone.now())
 
 
 def _make_approvals(workflow: Workflow, user: Any) -> None:

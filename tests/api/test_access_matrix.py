@@ -26,7 +26,7 @@ MODELS = {
     "approvals": Approval, "audit": Entry, "discovery-runs": DiscoveryRun, "executions": Execution,
     "filters": WorkflowFilter, "applications": AllowedApplication, "standing-approvals": StandingApproval,
     "history": HistoryEntry, "server-features": ServerFeature, "tokens": AccessToken,
-    "workflow-requests": WorkflowRequest,
+    "workflow-requests": WorkflowRequest
 }  # fmt: skip
 ON_ENGINES = ("/check", "/refresh", "/cancel", "/query", "/signal")
 """Asked of what does not exist: the engine is not to be asked."""

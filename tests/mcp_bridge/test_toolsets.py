@@ -225,7 +225,7 @@ async def test_the_log_says_once_that_a_revision_put_a_toolset_over_its_budget(c
     try:
         source = await in_database(make_source)()
         await in_database(make_workflow)(source, name="a", description="x" * 4000)
-        toolset = await in_database(make_toolset)("tight", rules=["a"], token_budget=1500)
+        toolset = await in_database(make_toolset)("tight", rules=["a"], token_budget=1_800)
         await in_database(make_toolset)("wide", rules=["a"], token_budget=1_000_000)
         async with connect(toolset="tight") as client:
             for changes in ({}, {"title": "Tight"}, {"mode": "compact"}, {"mode": "full"}):
@@ -238,7 +238,7 @@ async def test_the_log_says_once_that_a_revision_put_a_toolset_over_its_budget(c
     over = [message for message in said if "token budget" in message]
     assert len(over) == 2
     assert over[0].startswith("Toolset tight is over its token budget: ")
-    assert "of 1,500 tokens" in over[0] and "switch it to compact mode or remove workflows" in over[0]
+    assert "of 1,800 tokens" in over[0] and "switch it to compact mode or remove workflows" in over[0]
 
 
 async def test_a_clients_first_page_of_a_toolset_is_cached_for_itself_only(connect):
