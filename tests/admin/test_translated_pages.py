@@ -31,6 +31,7 @@ SAME = {
     "english",
     "deutsch",
     "utc",
+    "min",
     "csv",
     "details",
     "localhost",
