@@ -16,7 +16,7 @@ from executions.models.execution import (
 )
 from executions.models.lifecycle import Execution
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.subscription import Event, EventKind, EventNotice, Subscription
+from executions.models.subscription import Event, EventKind, EventNotice, RunNotice, Subscription
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "HourlyUsage",
     "InputRequest",
     "Retention",
+    "RunNotice",
     "StandingApproval",
     "State",
     "StatisticsState",
