@@ -41,6 +41,7 @@ SCHEDULE = (
     ("catalogue.refresh_due_sources", 5.0, 15),
     ("executions.tend_approvals", 5.0, 15),
     ("executions.send_approval_notices", 5.0, 15),
+    ("executions.send_run_notices", 2.0, 10),
     ("executions.report_events", 30.0, 30),
     ("executions.clean_result_cache", 10.0, 10),
     ("orchestration.end_interrupted_requests", 10.0, 10),

@@ -433,6 +433,7 @@ ADMIN_EXTENSIONS: dict[str, Any] = {
         "executions.admin.executions.webhook_fact",
     ],
     "candidate_facts": ["executions.admin.usage.recent_callers"],  # In the queue of curation
+    "subscription_callers": ["identity.admin.tokens.callers_to_follow"],
     "source_losses": ["executions.admin.executions.executions_consequence"],  # Before a deletion
     "cards": {"orchestration.view_workflowrequest": "orchestration.admin.requests_card"},
     "inbox": {

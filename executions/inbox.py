@@ -89,6 +89,7 @@ class Topic:
     query: Mapping[str, str] = field(default_factory=dict)
     version: str = ""  # The path of a text; another one makes another event of the row
     quiet: timedelta = timedelta(hours=1)  # What ends and comes about again within is the same event.
+    is_of_runs: bool = False  # The keys of its rows are those of executions
 
     @property
     def url(self) -> str:
@@ -211,6 +212,7 @@ TOPICS = {
             since="requested_at",
             page=APPROVALS,
             query={"decision": "waiting"},
+            is_of_runs=True,
         ),
         Topic(
             key="lost",
@@ -295,6 +297,7 @@ TOPICS = {
             page=EXECUTIONS,
             query={"state__exact": "paused"},
             version="asked",
+            is_of_runs=True,
         ),
         Topic(
             key="unconfirmed",
@@ -307,6 +310,7 @@ TOPICS = {
             since="created_at",
             page=EXECUTIONS,
             query={"state__exact": "unconfirmed"},
+            is_of_runs=True,
         ),
         Topic(
             key="changed",
@@ -358,3 +362,16 @@ TOPICS = {
         ),
     )
 }
+ENDED = Topic(  # Reported, but never in the inbox: nobody has to do anything about it
+    key="ended",
+    kind=EventKind.ENDED,
+    words=_("Runs that ended"),
+    urgency="info",
+    permissions=[VIEW_EXECUTION],
+    rows=Execution.objects.none,
+    name="tool_name",
+    since="finished_at",
+    page=EXECUTIONS,
+    query={"p": "1"},
+    is_of_runs=True,
+)

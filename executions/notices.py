@@ -10,6 +10,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from smtplib import SMTPException
@@ -29,6 +30,7 @@ from connectors.background import CLOCKS_APART, WorkTime
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.network.client import REDIRECTS, EngineClient
 from connectors.network.headers import signing_key
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.redaction import MIN_IN_VALUES_LENGTH, printable, shorten
 from connectors.network.transport import HttpLimits
 
@@ -38,6 +40,8 @@ CLAIMED = timedelta(seconds=60)  # Longer than one attempt takes
 WEBHOOK_SECONDS = 15.0
 AT_ONCE = 100
 MAX_ERROR = 500
+GONE = 410  # By Standard Webhooks, the receiver wants no more messages.
+MIN_KEY = 24  # Bytes of a secret, likewise
 
 
 class NotSent(Exception):
@@ -99,8 +103,7 @@ def _claim(destination: Destination, key: int) -> Any:
         free = _due(destination.notices, now).select_for_update(skip_locked=True, of=("self",))
         notice = free.filter(pk=key).first()
         if notice is not None:
-            notice.next_attempt_at, notice.attempts = now + CLAIMED, notice.attempts + 1
-            notice.save(update_fields=["next_attempt_at", "attempts"])
+            notice.claim(until=now + CLAIMED)
     return notice
 
 
@@ -112,16 +115,17 @@ def _send(destination: Destination, notice: Any) -> bool:
         pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=MAX_SECONDS)
         notice.next_attempt_at = now + timedelta(seconds=pause)
         notice.error = shorten(printable(str(why)), MAX_ERROR)
-        is_over = notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER
-        notice.given_up_at = now if is_over else None
-        notice.save(update_fields=["next_attempt_at", "error", "given_up_at"])
+        is_over = why.status == GONE or notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER
+        notice.save(update_fields=["next_attempt_at", "error"])
+        if is_over:
+            notice.give_up()
         text = "{} was not sent, and is given up: {}" if is_over else "{} was not sent, and is repeated: {}"
         _log_of(destination, notice, f"{is_over} {notice.error}").warning(text, notice, notice.error)
         return False
-    notice.sent_at, notice.error = timezone.now(), ""
-    notice.save(update_fields=["sent_at", "error"])
-    if notice.attempts > 1:
-        _log_of(destination, notice, "sent").warning("{} was sent at attempt {:,}", notice, notice.attempts)
+    attempts = notice.attempts
+    notice.mark_sent()
+    if attempts > 1:
+        _log_of(destination, notice, "sent").warning("{} was sent at attempt {:,}", notice, attempts)
         # The server works again. Not those that another worker may be sending.
         now = timezone.now()
         unsent = destination.notices.filter(sent_at=None, given_up_at=None)
@@ -139,7 +143,21 @@ def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def post(address: str, content: dict[str, Any], *, message_id: str, secret: str = "", correct: str) -> None:
+def is_key(secret: str) -> bool:
+    with suppress(ValueError):
+        return len(signing_key(secret)) >= MIN_KEY
+    return False
+
+
+def post(
+    address: str,
+    content: dict[str, Any],
+    *,
+    message_id: str,
+    secret: str = "",
+    correct: str,
+    policy: AddressPolicy = ENGINE_ADDRESSES,
+) -> None:
     """Signs it if there is a secret. `correct`: what to correct if the address redirects."""
     body = json.dumps(content, ensure_ascii=False).encode()
     headers, timestamp = {"content-type": "application/json"}, int(time.time())
@@ -150,7 +168,7 @@ def post(address: str, content: dict[str, Any], *, message_id: str, secret: str 
             "webhook-signature": sign(secret, message_id=message_id, timestamp=timestamp, body=body),
         }
     try:
-        status = run_without_connection(_post(address, headers, body))
+        status = run_without_connection(_post(address, headers, body, policy))
     except ConnectorError as error:
         raise NotSent(error.message) from None
     if not 200 <= status < 300:
@@ -158,13 +176,14 @@ def post(address: str, content: dict[str, Any], *, message_id: str, secret: str 
         raise NotSent(f"The webhook answered with {status}{redirect}.", status=status)
 
 
-async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
+async def _post(address: str, headers: dict[str, str], body: bytes, policy: AddressPolicy) -> int:
     limits = HttpLimits(connect_seconds=5.0, read_seconds=WEBHOOK_SECONDS, total_seconds=WEBHOOK_SECONDS)
     parts = urlsplit(address)
     # Of many services, whoever knows the path or the query may send.
     values = [value for _, value in parse_qsl(parts.query) if len(value) >= MIN_IN_VALUES_LENGTH]
     secrets = [parts.path.rstrip("/"), parts.query, *values]
-    client = EngineClient(base_url=f"{parts.scheme}://{parts.netloc}", limits=limits, secrets=secrets)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    client = EngineClient(base_url=origin, limits=limits, secrets=secrets, policy=policy)
     try:
         # The whole address, as a base URL has neither a query nor a slash at its end.
         return await client.send("POST", address, content=body, headers=headers)

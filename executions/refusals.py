@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -5,6 +6,7 @@ from access.callers import Rate
 from catalogue.naming import counted
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
+from telemetry import metrics
 
 MAX_KEY_LENGTH = 255
 MAX_LISTING = 20_000
@@ -20,6 +22,15 @@ class StartRefused(Exception):
 
     reason: ClassVar[str]
     """For metrics."""
+
+
+@contextlib.contextmanager
+def counting_refusals() -> Iterator[None]:
+    try:
+        yield
+    except StartRefused as refused:
+        metrics.calls_refused.labels(refused.reason).inc()
+        raise
 
 
 class UnknownTool(StartRefused):
@@ -89,6 +100,13 @@ class KeyOfOtherToolset(StartRefused):
             "This idempotency key belongs to a call outside of this toolset. Use a new key for a new call; "
             "nothing was started."
         )
+
+
+class UnusableNotice(StartRefused):
+    reason = "unusable_notice"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Nobody could be notified: {why} Nothing was started.")
 
 
 class OtherCall(StartRefused):

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -36,13 +36,12 @@ from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
 from connectors.background import CLOCKS_APART
 from executions import approvals, queue, rates, refusals
-from executions.models import OPEN, Execution, StandingApproval, State
+from executions.models import OPEN, Execution, RunNotice, StandingApproval, State
 from executions.models.lifecycle import LONG_PAST, StartRequest, insert_execution, new_execution
 from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.engine_calls import log_of
 from executions.runner.lease import LEASE
-from telemetry import metrics
 
 RowT = TypeVar("RowT", bound=Model)
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
@@ -197,16 +196,6 @@ def create_execution(request: StartRequest) -> Execution:
     return prepare_execution(request)()
 
 
-@contextlib.contextmanager
-def _counting_refusals() -> Iterator[None]:
-    try:
-        yield
-    except refusals.StartRefused as refused:
-        metrics.calls_refused.labels(refused.reason).inc()
-        raise
-
-
-@_counting_refusals()
 def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
     """Does the part of `create_execution` that must not run in a transaction, which would keep the rows of
     rates from other processes. The function that it returns is the rest.
@@ -214,6 +203,22 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
     lease, and the holder continues with `advance` in place of a worker.
     """
+    record = _prepare(request, holder)
+    return partial(_notify_too, request, record) if request.notices else record
+
+
+def _notify_too(request: StartRequest, record: Callable[[], Execution]) -> Execution:
+    execution = record()
+    if execution.pk != request.id:
+        # It repeats or takes over a call, which may have asked for the same.
+        for notice in request.notices:
+            notice.execution_id = execution.pk
+        RunNotice.objects.bulk_create(request.notices, ignore_conflicts=True)
+    return execution
+
+
+@refusals.counting_refusals()
+def _prepare(request: StartRequest, holder: str) -> Callable[[], Execution]:
     written = request
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
         return lambda: asked_before
@@ -235,7 +240,7 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     return partial(_answer_or_record, request, workflow, digest, holder, written)
 
 
-@_counting_refusals()
+@refusals.counting_refusals()
 def _answer_or_record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, written: StartRequest
 ) -> Execution:

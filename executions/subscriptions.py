@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -16,28 +17,35 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from catalogue.secrets import CredentialsUnreadable
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.redaction import printable, shorten
 from executions import notices
 from executions.approvals import moment
-from executions.inbox import TOPICS, Topic
-from executions.models import Event, EventNotice, Subscription
+from executions.inbox import ENDED, TOPICS, Topic
+from executions.models import Event, EventKind, EventNotice, Execution, RunNotice, Subscription
+from executions.models.subscription import Addressed
+from executions.models.usage import FAILURES
+from executions.questions import page_of_run
+from executions.reading import summarise_execution
 
+REPORTED = {**TOPICS, ENDED.key: ENDED}
 MANAGE = "executions.manage_subscription"
 MAX_EVENTS = 1_000  # Of each topic, the latest ones
-SHOWN_EVENTS, MAX_NAME = 10, 100
+SHOWN_EVENTS, MAX_NAME, MAX_ERROR = 10, 100, 500
 DAY, KEPT = timedelta(days=1), timedelta(days=30)
+SETTLED = timedelta(seconds=60)  # So long after an end, no process's clock or commit is behind it
 MAX_SLACK_TEXT = 3_000
-GONE = 410  # By Standard Webhooks, the receiver wants no more messages.
 _turn = Lock()
 
 
 def may_subscribe(user: Any) -> bool:
-    return any(topic.is_visible_to(user) for topic in TOPICS.values())
+    return any(topic.is_visible_to(user) for topic in REPORTED.values())
 
 
 def find_events() -> None:
     """Writes the notices of what has come about."""
-    Subscription.objects.filter(enabled=False).exclude(told_until=None).update(told_until=None)
+    off = Subscription.objects.filter(enabled=False).exclude(told_until=None)
+    off.update(told_until=None, runs_until=None)
     if not Subscription.objects.filter(enabled=True).exists():
         Event.objects.all().delete()
         return
@@ -57,6 +65,9 @@ def find_events() -> None:
 
 def _note_events(subscription: Subscription, events: Sequence[Event], now: datetime) -> None:
     latest, told_until = max((event.pk for event in events), default=0), subscription.told_until
+    runs_after, runs_until = subscription.runs_until, None
+    if EventKind.ENDED in subscription.kinds:
+        runs_until = min(max(now - SETTLED, runs_after or now), now)
     if told_until is None:
         # What was so before is in the inbox, and is no event.
         subscription.digest_at = now + DAY
@@ -67,11 +78,35 @@ def _note_events(subscription: Subscription, events: Sequence[Event], now: datet
         wanted = [
             event for event in events if event.pk > told_until and _kind_of(event) in subscription.kinds
         ]
-        if wanted:
-            EventNotice.objects.create(subscription=subscription).events.set(wanted)
-    subscription.told_until = max(latest, told_until or 0)
-    if subscription.told_until != told_until or subscription.frequency == Subscription.Frequency.DAILY:
-        subscription.save(update_fields=["told_until", "digest_at"])
+        notice = EventNotice(subscription=subscription)
+        if ended_runs(subscription, runs_after, runs_until).exists():
+            notice.runs_after, notice.runs_until = runs_after, runs_until
+        if wanted or notice.runs_until:
+            notice.save()
+            notice.events.set(wanted)
+    subscription.told_until, subscription.runs_until = max(latest, told_until or 0), runs_until
+    is_daily = subscription.frequency == Subscription.Frequency.DAILY
+    if (subscription.told_until, runs_until) != (told_until, runs_after) or is_daily:
+        subscription.save(update_fields=["told_until", "runs_until", "digest_at"])
+
+
+def runs_of(subscription: Subscription) -> QuerySet[Execution]:
+    """Those that the subscription chooses."""
+    runs = Execution.objects.all()
+    if subscription.chooses_workflows:
+        runs = runs.filter(workflow__in=list(subscription.workflows.values_list("pk", flat=True)))
+    return runs.filter(caller__in=subscription.callers) if subscription.callers else runs
+
+
+def ended_runs(
+    subscription: Subscription, after: datetime | None, until: datetime | None
+) -> QuerySet[Execution]:
+    """Without test runs."""
+    if after is None or until is None:
+        return Execution.objects.none()
+    runs = runs_of(subscription).filter(finished_at__gt=after, finished_at__lte=until)
+    runs = runs.exclude(door=Execution.Door.TEST)
+    return runs.filter(state__in=FAILURES) if subscription.only_failed else runs
 
 
 def _kind_of(event: Event) -> str:
@@ -128,28 +163,49 @@ def send_notice(notice: EventNotice) -> None:
     subscription = notice.subscription
     if not subscription.enabled:
         return
-    if events := visible_events(subscription, notice.events.all()):
+    if events := visible_events(notice):
         try:
             send(subscription, events, message_id=notice.message_id, at=notice.created_at)
         except notices.NotSent as why:
-            if why.status != GONE:
+            if why.status != notices.GONE:
                 raise
             Subscription.objects.filter(pk=subscription.pk).update(enabled=False)
 
 
-def visible_events(subscription: Subscription, events: QuerySet[Event]) -> list[Event]:
-    """What the owner may see now."""
+def visible_events(notice: EventNotice) -> list[Event]:
+    """What the owner may see now, of what the subscription chooses."""
+    subscription = notice.subscription
     owner: Any = subscription.owner
     is_channel = subscription.medium != Subscription.Medium.EMAIL
     if not (owner.is_active and owner.is_staff) or (is_channel and not owner.has_perm(MANAGE)):
         return []
-    allowed = [key for key, topic in TOPICS.items() if topic.is_visible_to(owner)]
-    return list(events.filter(topic__in=allowed))
+    allowed = [key for key, topic in REPORTED.items() if topic.is_visible_to(owner)]
+    events = list(notice.events.filter(topic__in=allowed))
+    keys = {event.pk: UUID(event.subject.split()[0]) for event in events if TOPICS[event.topic].is_of_runs}
+    chosen = set(runs_of(subscription).filter(pk__in=keys.values()).values_list("pk", flat=True))
+    events = [event for event in events if event.pk not in keys or keys[event.pk] in chosen]
+    if ENDED.key in allowed:
+        runs = ended_runs(subscription, notice.runs_after, notice.runs_until).order_by("-finished_at")
+        events += [_as_event(run) for run in runs[:MAX_EVENTS]]
+    return events
+
+
+def _as_event(run: Execution) -> Event:
+    why = f": {run.error}" if run.error else ""
+    event = Event(topic=ENDED.key, name=f"{run.tool_name}: {run.state_label}{why}", at=run.ended_at)
+    event.run = run
+    return event
+
+
+def describe_run(run: Execution) -> dict[str, Any]:
+    """As MCP shows it, without the output."""
+    error, caller = shorten(run.error, MAX_ERROR), run.caller_name or run.caller
+    return summarise_execution(run) | {"error": error, "caller": caller, "url": page_of_run(run)}
 
 
 def send_example(subscription: Subscription) -> None:
     """Raises NotSent."""
-    now, topics = timezone.now(), (topic for topic in TOPICS.values() if topic.kind in subscription.kinds)
+    now, topics = timezone.now(), (topic for topic in REPORTED.values() if topic.kind in subscription.kinds)
     events = [Event(topic=topic.key, name=_("example"), at=now) for topic in topics]
     send(subscription, events, message_id=f"example-{subscription.pk}-{int(now.timestamp())}", at=now)
 
@@ -163,10 +219,10 @@ class Part:
     url: str
 
 
-def _parts(events: Sequence[Event]) -> list[Part]:
+def parts_of(events: Sequence[Event]) -> list[Part]:
     """Texts of engines are hostile: they stay on one line, without control characters."""
     parts = []
-    for key, topic in TOPICS.items():
+    for key, topic in REPORTED.items():
         ours = [event for event in events if event.topic == key]
         lines = [" ".join(shorten(printable(event.name), MAX_NAME).split()) + _when(event) for event in ours]
         if more := len(lines) - SHOWN_EVENTS:
@@ -185,32 +241,45 @@ def _when(event: Event) -> str:
 
 def send(subscription: Subscription, events: Sequence[Event], *, message_id: str, at: datetime) -> None:
     """Raises NotSent."""
-    if subscription.medium == Subscription.Medium.EMAIL:
-        _mail(subscription, events, message_id)
+    page = reverse("admin:executions_subscription_change", args=[subscription.pk])
+    footer = _("You subscribed to this: %(page)s") % {"page": settings.PUBLIC_URL + page}
+    document = for_programs(subscription, events, at)
+    parts, owner = parts_of(events), subscription.owner
+    deliver(subscription, owner, parts, document, message_id=message_id, footer=footer)
+
+
+def deliver(
+    row: Addressed,
+    user: Any,
+    parts: Sequence[Part],
+    document: dict[str, Any],
+    *,
+    message_id: str,
+    footer: str = "",
+    policy: AddressPolicy = ENGINE_ADDRESSES,
+) -> None:
+    """`user`: who gets a letter; `parts` are for people, the document for programs. Raises NotSent."""
+    if row.medium == row.Medium.EMAIL:
+        if not (settings.EMAIL_HOST and user is not None and user.email):
+            raise notices.NotSent(_("There is no mail server, or the owner has no e-mail address."))
+        blocks = [
+            "\n".join([part.heading, *(f"- {line}" for line in part.lines), part.url]) for part in parts
+        ]
+        first = parts[0].heading
+        subject = first if len(parts) == 1 else _("%(first)s, and more") % {"first": first}
+        text = "\n\n".join([*blocks, footer]).rstrip()
+        notices.mail([user.email], subject=subject, text=text, message_id=message_id)
         return
     try:
-        target = subscription.target
+        target = row.target
     except CredentialsUnreadable as error:
         raise notices.NotSent(str(error)) from None
     if not target.get("address"):
         raise notices.NotSent(_("The subscription has no address."))
-    formats = {Subscription.Medium.SLACK: for_slack, Subscription.Medium.TEAMS: for_teams}
-    make = formats.get(Subscription.Medium(subscription.medium))
-    content = make(subscription, events) if make else for_programs(subscription, events, at)
-    secret = "" if make else target.get("secret", "")
-    correct = _("the address of the subscription")
-    notices.post(target["address"], content, message_id=message_id, secret=secret, correct=correct)
-
-
-def _mail(subscription: Subscription, events: Sequence[Event], message_id: str) -> None:
-    parts = _parts(events)
-    if not (settings.EMAIL_HOST and subscription.owner.email):
-        raise notices.NotSent(_("There is no mail server, or the owner has no e-mail address."))
-    blocks = ["\n".join([part.heading, *(f"- {line}" for line in part.lines), part.url]) for part in parts]
-    page = reverse("admin:executions_subscription_change", args=[subscription.pk])
-    blocks.append(_("You subscribed to this: %(page)s") % {"page": settings.PUBLIC_URL + page})
-    subject = parts[0].heading if len(parts) == 1 else _("%(first)s, and more") % {"first": parts[0].heading}
-    notices.mail([subscription.owner.email], subject=subject, text="\n\n".join(blocks), message_id=message_id)
+    make = {row.Medium.SLACK: for_slack, row.Medium.TEAMS: for_teams}.get(row.Medium(row.medium))
+    content, secret = (make(parts), "") if make else (document, target.get("secret", ""))
+    options: Any = {"message_id": message_id, "correct": _("the address"), "policy": policy}
+    notices.post(target["address"], content, secret=secret, **options)
 
 
 def for_programs(subscription: Subscription, events: Sequence[Event], at: datetime) -> dict[str, Any]:
@@ -222,12 +291,13 @@ def for_programs(subscription: Subscription, events: Sequence[Event], at: dateti
             "number": len(events),
             "events": [
                 {
-                    "kind": TOPICS[event.topic].kind,
+                    "kind": REPORTED[event.topic].kind,
                     "topic": event.topic,
                     "name": event.name,
                     "at": event.at and event.at.isoformat(),
                     "ended_at": event.ended_at and event.ended_at.isoformat(),
-                    "url": settings.PUBLIC_URL + TOPICS[event.topic].url,
+                    "url": settings.PUBLIC_URL + REPORTED[event.topic].url,
+                    **(describe_run(event.run) if event.run else {}),
                 }
                 for event in events[:MAX_EVENTS]
             ],
@@ -240,10 +310,9 @@ def _slack_text(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def for_slack(subscription: Subscription, events: Sequence[Event]) -> dict[str, Any]:
+def for_slack(parts: Sequence[Part]) -> dict[str, Any]:
     """Texts of engines stand in `plain_text`, where no formatting applies."""
     blocks: list[dict[str, Any]] = []
-    parts = _parts(events)
     for part in parts:
         text = shorten(_slack_text("\n".join([part.heading, *part.lines])), MAX_SLACK_TEXT)
         link = f"<{part.url}|{_('Show them')}>"
@@ -255,10 +324,10 @@ def for_slack(subscription: Subscription, events: Sequence[Event]) -> dict[str, 
     return {"text": summary, "mrkdwn": False, "unfurl_links": False, "blocks": blocks}
 
 
-def for_teams(subscription: Subscription, events: Sequence[Event]) -> dict[str, Any]:
+def for_teams(parts: Sequence[Part]) -> dict[str, Any]:
     """Texts of engines stand in `TextRun`, which knows no Markdown, unlike `TextBlock`."""
     body: list[dict[str, Any]] = []
-    for part in _parts(events):
+    for part in parts:
         opens = {"type": "Action.OpenUrl", "url": part.url}
         heading = {"type": "TextRun", "text": part.heading, "weight": "Bolder", "selectAction": opens}
         body.append({"type": "RichTextBlock", "inlines": [heading]})
@@ -277,7 +346,8 @@ def for_teams(subscription: Subscription, events: Sequence[Event]) -> dict[str, 
 
 def reencrypt_targets() -> None:
     """With the present SECRET_KEY; leaves what cannot be read."""
-    for subscription in Subscription.objects.exclude(encrypted_target=""):
-        with suppress(CredentialsUnreadable):
-            subscription.target = subscription.target
-            subscription.save(update_fields=["encrypted_target"])
+    for model in (Subscription, RunNotice):
+        for row in model._default_manager.exclude(encrypted_target=""):
+            with suppress(CredentialsUnreadable):
+                row.target = row.target
+                row.save(update_fields=["encrypted_target"])

@@ -12,6 +12,7 @@ from executions import (
     approvals,
     result_cache,
     retention,
+    run_notices,
     statistics,
     subscriptions,
 )
@@ -55,6 +56,11 @@ def tend_approvals() -> None:
 @shared_task(name="executions.send_approval_notices")
 def send_approval_notices() -> None:
     approval_notices.send_due(seconds=20.0)
+
+
+@shared_task(name="executions.send_run_notices")
+def send_run_notices() -> None:
+    run_notices.send_due(seconds=20.0)
 
 
 @shared_task(name="executions.report_events")

@@ -29,11 +29,12 @@ from catalogue.exposure import current_catalogue, find_by_alias, find_named, pre
 from catalogue.models import Workflow
 from connectors.protocol import LogMessage, Progress, covers_level
 from executions.change_feed import watch_until_settled
-from executions.models import Execution, State
+from executions.models import Execution, RunNotice, State
 from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.run_callers import ANSWERS, CARDS, Requests, RunListener, answer, listening
+from executions.run_notices import read_notices
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait, while_people_decide
 from identity.tokens import Access, digest_of
@@ -173,6 +174,7 @@ class ToolCall:
     door: Execution.Door = Execution.Door.MCP
     idempotency_key: str = ""
     fresh: bool = False
+    notify: Any = None  # See `read_notices`; unchecked
     by_own_tool: bool = True  # False: by `execute_workflow`, which has no output schema
     client: dict[str, Any] = field(default_factory=dict)  # See `describe_client`
     takes_tasks: bool = False
@@ -240,6 +242,7 @@ async def _run(
             # Models see `execute_workflow`, but not the tools that are only for apps.
             by_card=call.shows_apps and call.by_own_tool,
             client=call.client,
+            notices=await _notices_for(call),
             id=execution_id,
         )
         if call.continues:
@@ -265,6 +268,12 @@ async def _run(
         async with by_policy if is_ours else nullcontext():
             execution = await _wait_for_people(execution, call, began)
     return await _finish(execution, call, name)
+
+
+async def _notices_for(call: ToolCall) -> list[RunNotice]:
+    if call.notify is None or call.continues:
+        return []
+    return await run_in_database(read_notices, call.notify, call.access.caller)
 
 
 async def _name_for_app(call: ToolCall, called: str) -> str:

@@ -19,6 +19,7 @@ from executions.run_callers import ANSWERS, CARDS
 Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
+NOTIFY = "workflow-catalogue/notify"  # As `notify` of REST
 FRESH = "workflow-catalogue/fresh"
 CACHED_AT = "workflow-catalogue/cached-at"  # In `_meta` of a cached result: when its run ended
 REATTACHED = "workflow-catalogue/reattached-to"  # Likewise, of an earlier identical call: when it arrived

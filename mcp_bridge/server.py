@@ -144,6 +144,7 @@ class CatalogueServer(Server[None]):
             protocol_version=context.protocol_version,
             idempotency_key=request_meta.idempotency_key(context),
             fresh=request_meta.wants_fresh(context),
+            notify=(context.meta or {}).get(request_meta.NOTIFY),
             client=request_meta.describe_client(context),
             shows_cards=(has_cards := await self._shows_cards(context)),
             shows_apps=has_cards,

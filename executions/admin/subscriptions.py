@@ -1,6 +1,5 @@
 """Subscriptions to events: everybody's own, and all of them for those who manage them."""
 
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,14 +14,14 @@ from django.utils.translation import gettext_lazy
 from unfold import widgets
 
 from catalogue.admin.base import ButtonsMixin, button
+from catalogue.admin.extensions import added
 from catalogue.admin.rendering import ago
 from catalogue.secrets import CredentialsUnreadable
-from connectors.network.headers import signing_key
 from connectors.network.policy import endpoint_url
 from executions import subscriptions
-from executions.inbox import TOPICS
 from executions.models import EventKind, EventNotice, Subscription
-from executions.notices import NotSent
+from executions.notices import MIN_KEY, NotSent, is_key
+from executions.subscriptions import REPORTED
 
 EMAIL, WEBHOOK = Subscription.Medium.EMAIL, Subscription.Medium.WEBHOOK
 NEEDED = {
@@ -30,7 +29,6 @@ NEEDED = {
     Subscription.Medium.SLACK.value: {"address"},
     Subscription.Medium.TEAMS.value: {"address"},
 }
-MIN_KEY = 24  # Bytes, by Standard Webhooks
 hidden_input = partial(
     forms.CharField, required=False, widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"})
 )
@@ -39,6 +37,12 @@ hidden_input = partial(
 class SubscriptionForm(forms.ModelForm):  # type: ignore[type-arg]
     kinds = forms.MultipleChoiceField(
         label=gettext_lazy("Events"), widget=widgets.UnfoldAdminCheckboxSelectMultipleWidget
+    )
+    callers = forms.MultipleChoiceField(
+        label=gettext_lazy("Only of these tokens"),
+        required=False,
+        widget=widgets.UnfoldAdminSelect2MultipleWidget,
+        help_text=gettext_lazy("Of runs and approvals; empty: of all callers."),
     )
     address = hidden_input(
         label=gettext_lazy("Address"),
@@ -54,13 +58,19 @@ class SubscriptionForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = Subscription
-        fields = ("name", "kinds", "medium", "address", "secret", "frequency", "enabled")
+        fields = (
+            "name", "kinds", "workflows", "callers", "only_failed", "medium", "address", "secret",
+            "frequency", "enabled",
+        )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        visible = {topic.kind for topic in TOPICS.values() if topic.is_visible_to(self.user)}
+        visible = {topic.kind for topic in REPORTED.values() if topic.is_visible_to(self.user)}
         choices = [(kind.value, kind.label) for kind in EventKind if kind in visible]
         self.fields["kinds"].choices = choices  # type: ignore[attr-defined]
+        known = dict(one for choices in added("subscription_callers") for one in choices(self.user))
+        kept = {key: f"{key} (ended, or not visible)" for key in self.instance.callers or ()}
+        self.fields["callers"].choices = [*(kept | known).items()]  # type: ignore[attr-defined]
         if not self.user.has_perm(subscriptions.MANAGE):
             self.fields["medium"].choices = [(EMAIL.value, EMAIL.label)]  # type: ignore[attr-defined]
 
@@ -73,10 +83,9 @@ class SubscriptionForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean_secret(self) -> str:
         secret: str = self.cleaned_data["secret"]
-        with suppress(ValueError):
-            if not secret or len(signing_key(secret)) >= MIN_KEY:
-                return secret
-        raise ValidationError(_("This is no key of at least %(number)s bytes.") % {"number": MIN_KEY})
+        if secret and not is_key(secret):
+            raise ValidationError(_("This is no key of at least %(number)s bytes.") % {"number": MIN_KEY})
+        return secret
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or self.cleaned_data
@@ -103,6 +112,7 @@ class SubscriptionForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def save(self, commit: bool = True) -> Any:
         self.instance.target = self.target
+        self.instance.chooses_workflows = bool(self.cleaned_data["workflows"])
         return super().save(commit)
 
 
@@ -112,6 +122,7 @@ class SubscriptionAdmin(ButtonsMixin):
     list_display = ("name", "events", "medium", "frequency", "owner", "last_message", "enabled")
     list_select_related = ("owner",)
     search_fields = ("name", "owner__username")
+    autocomplete_fields = ("workflows",)
     buttons = ("send_example",)
     conditional_fields: ClassVar[dict[str, str]] = {
         "address": "medium != 'email'",

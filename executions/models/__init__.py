@@ -17,7 +17,7 @@ from executions.models.execution import (
 from executions.models.lifecycle import Execution
 from executions.models.report import ProblemReport
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.subscription import Event, EventKind, EventNotice, Subscription
+from executions.models.subscription import Event, EventKind, EventNotice, RunNotice, Subscription
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "InputRequest",
     "ProblemReport",
     "Retention",
+    "RunNotice",
     "StandingApproval",
     "State",
     "StatisticsState",

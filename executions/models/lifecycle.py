@@ -12,6 +12,7 @@ another process was faster.
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -44,6 +45,7 @@ from executions.models.execution import (
     size_of,
 )
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
+from executions.models.subscription import RunNotice
 from executions.models.transitions import (
     MESSAGE_CHARACTERS,
     NO_LEASE,
@@ -602,6 +604,7 @@ class StartRequest:
     by_card: bool = False  # Whether a workflow may run that is only for apps
     in_any_toolset: bool = False  # Whether one may run that only toolsets of the caller show
     client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
+    notices: Sequence[RunNotice] = ()  # Unsaved; see `executions.run_notices`
     id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
 
 
@@ -651,10 +654,13 @@ def insert_execution(
         stored.ended_proof = prove_end(vars(execution), payload)["ended_proof"]
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
+    for notice in request.notices:
+        notice.execution_id = execution.pk
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
     carry_out(
         insertion_of(execution),
         insertion_of(stored),
+        *map(insertion_of, request.notices),
         insertion(ExecutionEvent, EVENT_COLUMNS, lines),
         *([usage_insertion([end_of(execution, {})])] if execution.is_final and execution.is_counted else []),
     )

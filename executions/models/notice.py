@@ -1,3 +1,4 @@
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -21,6 +22,18 @@ class Notice(models.Model):
     def message_id(self) -> str:
         """The same for each attempt."""
         return f"{self._meta.model_name}-{self.pk}"
+
+    def claim(self, *, until: datetime) -> None:
+        self.next_attempt_at, self.attempts = until, self.attempts + 1
+        self.save(update_fields=["next_attempt_at", "attempts"])
+
+    def mark_sent(self) -> None:
+        self.sent_at, self.error = timezone.now(), ""
+        self.save(update_fields=["sent_at", "error"])
+
+    def give_up(self) -> None:
+        self.given_up_at = timezone.now()
+        self.save(update_fields=["given_up_at"])
 
     @property
     def logged(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from catalogue.rest.base import as_problem
 from catalogue.rest.views import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
-from executions import engine_runs
+from executions import engine_runs, run_notices
 from executions.approvals import PERMISSION
 from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
@@ -219,6 +219,19 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         return describe_questions(execution)
 
 
+class NotifySerializer(base.StrictSerializer):
+    """Where to notify when the run waits for approval, is decided, is unconfirmed, or has ended."""
+
+    webhook = serializers.CharField(required=False, max_length=run_notices.MAX_ADDRESS)
+    format = serializers.ChoiceField(choices=run_notices.FORMATS, required=False)
+    secret = serializers.CharField(
+        required=False,
+        max_length=run_notices.MAX_SECRET,
+        help_text="Signs by Standard Webhooks; never shown.",
+    )
+    email = serializers.BooleanField(required=False, help_text="To the user behind the caller.")
+
+
 class StartSerializer(base.StrictSerializer):
     """A workflow and its arguments."""
 
@@ -227,6 +240,7 @@ class StartSerializer(base.StrictSerializer):
     wait_seconds = serializers.IntegerField(
         default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="How long to wait for the result."
     )
+    notify = NotifySerializer(required=False)
 
 
 class PlannedCallSerializer(base.StrictSerializer):
@@ -407,14 +421,15 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         Without `wait_seconds` the answer comes at once and a worker starts the run; with it, as soon as the
         run is settled or the time is up, or at once while very many requests wait. The run goes on: read the
         execution at `Location`. A cached result may answer; `cached_at` says so."""
-        asked = self.read_body(StartSerializer)
+        asked, caller = self.read_body(StartSerializer), shared.caller_of(request)
         wanted = StartRequest(
             tool_name=asked["tool"],
             arguments=asked["arguments"],
-            caller=shared.caller_of(request),
+            caller=caller,
             door=Execution.Door.REST,
             idempotency_key=shared.idempotency_key_of(request),
             fresh=shared.wants_fresh(request),
+            notices=run_notices.read_notices(asked["notify"], caller) if "notify" in asked else (),
         )
         started = _start(wanted, wait_seconds=asked["wait_seconds"])
         execution = self.get_queryset().get(pk=started.pk)

@@ -95,7 +95,11 @@ CODES: dict[type[Exception], int] = {
     Rejected: 400,
     Unsupported: 409,
 }
-PLACES = {interacting.UnknownInteraction: "/name", engine_runs.UnknownRun: "/run_id"}
+PLACES = {
+    refusals.UnusableNotice: "/notify",
+    interacting.UnknownInteraction: "/name",
+    engine_runs.UnknownRun: "/run_id",
+}
 
 
 def as_refusal(error: Exception) -> Exception:

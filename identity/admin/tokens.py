@@ -502,3 +502,11 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
 
 admin.site.login_form = SignInForm
 admin.site.login_template = "identity/admin/login.html"
+
+
+def callers_to_follow(user: Any) -> list[tuple[str, str]]:
+    """Choices of a subscription: all tokens, or the user's own."""
+    tokens = AccessToken.objects.unexpired()
+    if not user.has_perm("mcp_bridge.view_accesstoken"):
+        tokens = tokens.filter(owner=user)
+    return [(f"token:{key}", name) for key, name in tokens.values_list("pk", "name")]

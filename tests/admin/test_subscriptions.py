@@ -8,10 +8,12 @@ from django.core import mail
 
 from catalogue.models import HistoryEntry
 from executions.models import Subscription
+from identity.tokens import create_token
 from tests.admin.pages import add_url, list_url, page_url
 from tests.connectors.scripted import replies
 from tests.engines.hostile_servers import hostile
 from tests.executions.engines import in_turn
+from tests.factories import make_workflow
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.admin.subscriptions")]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -117,6 +119,33 @@ def test_an_example_is_sent_at_once_and_a_failure_is_told(curator, admin_client)
         told = [str(next(iter(admin_client.post(press, follow=True).context["messages"]))) for _ in range(2)]
         assert json.loads(server.received[0].body)["blocks"]
     assert "404" in told[1] and "404" not in told[0]
+
+
+def test_runs_are_chosen_by_workflows_and_by_tokens_that_the_user_may_see(staff_with, admin_client):
+    client, member = staff_with("view_execution", "view_workflow"), User.objects.get(username="member")
+    User.objects.update(email="member@example.com")
+    own, other = (create_token(name=name)[0] for name in ("own", "other"))
+    type(own).objects.filter(pk=own.pk).update(owner=member)
+    keys = [f"token:{own.pk}", f"token:{other.pk}"]
+    form = client.get(add_url(Subscription)).context["adminform"].form
+    assert "ended" in dict(form.fields["kinds"].choices)
+    assert list(form.fields["callers"].choices) == [(keys[0], "own")]
+    workflow = make_workflow()
+    chosen = {"kinds": ["ended"], "workflows": [workflow.pk], "only_failed": "on"}
+    assert submit(client, add_url(Subscription), **chosen, callers=keys[1:]).keys() == {"callers"}
+    assert submit(client, add_url(Subscription), **chosen, callers=keys[:1]) == {}
+    subscription = Subscription.objects.get()
+    assert (subscription.callers, subscription.only_failed) == (keys[:1], True)
+    assert [*subscription.workflows.all()] == [workflow] and subscription.chooses_workflows
+    assert submit(admin_client, page_url(subscription), **chosen, callers=keys) == {}
+    subscription.refresh_from_db()
+    assert subscription.callers == keys
+    assert submit(client, page_url(subscription), kinds=["ended"], callers=keys) == {}, (
+        "what was chosen stays"
+    )
+    subscription.refresh_from_db()
+    assert (subscription.callers, subscription.only_failed) == (keys, False)
+    assert not subscription.chooses_workflows
 
 
 @pytest.mark.django_db(transaction=True)

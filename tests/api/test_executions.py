@@ -9,7 +9,7 @@ from django.utils import timezone
 from catalogue import long_lists
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
-from executions.models import Execution, State
+from executions.models import Execution, RunNotice, State
 from executions.rest.shared import MAX_WAITS_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
@@ -654,3 +654,35 @@ def test_a_run_at_an_engine_that_keeps_runs_has_to_be_named(body):
 
     assert (response.status_code, problem_paths(response)) == (400, ["/run_id"])
     assert Execution.objects.get().state == State.UNCONFIRMED
+
+
+def test_a_call_over_rest_names_where_its_run_is_told(engine):
+    client, hook = agent(), {"webhook": "https://8.8.8.8/hook?sig=planted", "secret": f"whsec_{'a' * 32}"}
+    started = client.post(
+        "/api/executions/", {"tool": "countdown", "arguments": {"seconds": 0}, "notify": hook}
+    )
+    assert started.status_code == 202
+    row = RunNotice.objects.get(execution=started.json()["id"])
+    assert (row.medium, row.target) == ("webhook", {"address": hook["webhook"], "secret": hook["secret"]})
+    shown = client.get(f"/api/executions/{row.execution_id}/").content.decode()
+    assert "planted" not in shown and hook["secret"] not in shown
+
+
+@pytest.mark.parametrize(
+    ("notify", "path"),
+    [
+        ({"webhook": "http://10.0.0.7/"}, "/notify"),
+        ({"email": True}, "/notify"),
+        ({}, "/notify"),
+        ({"webhook": "https://8.8.8.8/", "format": "fax"}, "/notify/format"),
+        ({"webhook": "https://8.8.8.8/", "secret": "x" * 201}, "/notify/secret"),
+        ({"webhook": "https://8.8.8.8/", "to": "eve@example.com"}, "/notify/to"),
+        ("https://8.8.8.8/", "/notify"),
+    ],
+)
+def test_a_call_that_could_not_be_told_is_refused_over_rest(engine, notify, path):
+    refused = agent().post(
+        "/api/executions/", {"tool": "countdown", "arguments": {"seconds": 0}, "notify": notify}
+    )
+    assert (refused.status_code, problem_paths(refused)) == (400, [path])
+    assert not Execution.objects.exists()

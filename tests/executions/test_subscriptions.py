@@ -9,15 +9,18 @@ from functools import partial
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import mail
+from django.db.models import F
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
 from executions import notices, subscriptions
-from executions.models import Event, EventKind, EventNotice, Subscription
+from executions.models import Event, EventKind, EventNotice, Execution, State, Subscription
+from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.engines.hostile_servers import hostile
 from tests.executions.engines import in_turn
-from tests.factories import make_source, make_workflow
+from tests.executions.steps import ALICE, BOB, request_for
+from tests.factories import make_execution, make_source, make_workflow
 from tests.threads import together
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.subscriptions")]
@@ -195,9 +198,8 @@ def test_a_receiver_that_fails_does_not_hold_up_the_others(ada, receiver):
     assert "500" in EventNotice.objects.get(sent_at=None).error
 
 
-def test_texts_of_engines_neither_link_nor_mention_anyone_in_slack(ada):
-    subscription = Subscription(name="x", owner=ada, kinds=["lost"])
-    message = subscriptions.for_slack(subscription, [Event(topic="lost", name=HOSTILE)])
+def test_texts_of_engines_neither_link_nor_mention_anyone_in_slack():
+    message = subscriptions.for_slack(subscriptions.parts_of([Event(topic="lost", name=HOSTILE)]))
     text, link = (block.get("text", block.get("elements")) for block in message["blocks"])
     assert (text["type"], text["emoji"]) == ("plain_text", False)
     for shown in (text["text"], message["text"]):
@@ -206,9 +208,8 @@ def test_texts_of_engines_neither_link_nor_mention_anyone_in_slack(ada):
     assert [element["text"].count("<") for element in link] == [1] and HOSTILE not in link[0]["text"]
 
 
-def test_texts_of_engines_are_no_markdown_in_teams(ada):
-    subscription = Subscription(name="x", owner=ada, kinds=["lost"])
-    message = subscriptions.for_teams(subscription, [Event(topic="lost", name=HOSTILE)])
+def test_texts_of_engines_are_no_markdown_in_teams():
+    message = subscriptions.for_teams(subscriptions.parts_of([Event(topic="lost", name=HOSTILE)]))
     (attachment,) = message["attachments"]
     assert attachment["content"]["version"] == "1.4"
     for block in attachment["content"]["body"]:
@@ -243,3 +244,137 @@ def test_targets_survive_another_secret_key(ada, settings):
     settings.SECRET_KEY_FALLBACKS = []
     subscription.refresh_from_db()
     assert subscription.target == {"address": "https://hooks.example.com/x"}
+
+
+# Runs that ended
+
+
+@pytest.fixture
+def eve(ada) -> User:
+    """May see executions, and everything that has no key in the test."""
+    ada.user_permissions.add(*Permission.objects.filter(codename__in=["view_execution", "decide_approval"]))
+    return User.objects.get(pk=ada.pk)
+
+
+def follow(owner, *, workflows=(), **values):
+    subscription = subscribe(owner, EventKind.ENDED, chooses_workflows=bool(workflows), **values)
+    subscription.workflows.set(workflows)
+    let_time_pass()
+    return subscription
+
+
+def let_time_pass(minutes=10):
+    """As if the runs that are there, and the look at them, had been so much earlier."""
+    ago = timedelta(minutes=minutes)
+    Subscription.objects.update(runs_until=F("runs_until") - ago, digest_at=F("digest_at") - ago)
+    Execution.objects.update(finished_at=F("finished_at") - ago)
+
+
+def run(workflow, **values):
+    at = timezone.now() - subscriptions.SETTLED - timedelta(seconds=1)
+    return make_execution(workflow, created_at=at, finished_at=at, **values)
+
+
+def test_runs_that_end_after_the_subscription_are_told_once(eve, letters):
+    before = make_workflow(name="before")
+    run(before)
+    follow(eve)
+    assert report() == 0, "what was before is not told"
+    let_time_pass()
+    run(make_workflow(name="after"))
+    assert [report(), report()] == [1, 0]
+    assert "after" in letters[0].body and "before" not in letters[0].body
+
+
+def test_an_end_that_a_slow_process_has_just_recorded_is_not_missed(eve, letters):
+    follow(eve)
+    late = make_execution(make_workflow(name="late"), finished_at=timezone.now())
+    assert report() == 0, "others may still be written with an earlier time"
+    let_time_pass(1.1)
+    assert report() == 1 and late.tool_name in letters[0].body
+
+
+def test_a_subscription_tells_of_the_runs_that_it_chooses(eve, letters):
+    wanted, other = make_workflow(name="wanted"), make_workflow(name="other")
+    follow(eve, workflows=[wanted], callers=["token:7"], only_failed=True)
+    for state in (State.COMPLETED, State.CANCELLED):
+        run(wanted, caller="token:7", state=state)
+    for workflow, caller, door in (
+        (other, "token:7", "mcp"),
+        (wanted, "token:8", "mcp"),
+        (wanted, "token:7", "test"),
+    ):
+        run(workflow, caller=caller, door=door, state=State.FAILED)
+    assert report() == 0
+    let_time_pass()
+    for state in (State.FAILED, State.TIMED_OUT):
+        run(wanted, caller="token:7", state=state, error="Boom.")
+    assert report() == 1
+    assert letters[0].subject.endswith(": 2") and letters[0].body.count("wanted: ") == 2
+
+
+def test_a_workflow_that_is_deleted_does_not_open_its_subscription(eve, letters):
+    wanted = make_workflow(name="wanted")
+    follow(eve, workflows=[wanted])
+    wanted.delete()
+    run(make_workflow(name="other"))
+    assert report() == 0
+
+
+def test_runs_are_told_only_to_who_may_see_them_when_it_is_sent(eve, letters):
+    follow(eve)
+    run(make_workflow(name="secret"))
+    subscriptions.find_events()
+    eve.user_permissions.remove(Permission.objects.get(codename="view_execution"))
+    assert report() == 1 and letters == []
+
+
+def test_a_webhook_has_what_a_program_needs_of_each_run(eve, receiver):
+    follow(eve, medium="webhook", target={"address": receiver.base_url, "secret": SECRET})
+    failed = run(make_workflow(name="a"), state=State.FAILED, error="Boom.", error_kind="execution")
+    assert report() == 1
+    (event,) = json.loads(receiver.received[0].body)["data"]["events"]
+    assert (event["kind"], event["topic"], event["execution_id"]) == ("ended", "ended", str(failed.pk))
+    assert (event["state"], event["error"], event["error_kind"]) == ("failed", "Boom.", "execution")
+    assert event["url"].endswith(f"/executions/execution/{failed.pk}/change/")
+
+
+def test_a_digest_tells_the_runs_of_its_day(eve, letters):
+    follow(eve, frequency="daily")
+    run(make_workflow(name="first"))
+    assert report() == 0
+    Subscription.objects.update(digest_at=timezone.now())
+    assert [report(), report()] == [1, 0]
+    assert "first" in letters[0].body
+
+
+def test_runs_are_not_told_of_the_time_in_which_they_were_not_wanted(eve, letters):
+    subscription = follow(eve)
+    Subscription.objects.update(enabled=False)
+    run(make_workflow(name="missed"))
+    report()
+    Subscription.objects.update(enabled=True, kinds=["lost"])
+    report()
+    Subscription.objects.update(kinds=subscription.kinds)
+    assert [report(), report()] == [0, 0]
+
+
+def test_a_clock_that_was_ahead_does_not_silence_a_subscription(eve, letters):
+    follow(eve)
+    Subscription.objects.update(runs_until=timezone.now() + timedelta(days=400))
+    report()
+    let_time_pass()
+    run(make_workflow(name="again"))
+    assert report() == 1
+
+
+def test_approvals_are_chosen_by_workflow_and_caller_too(eve, letters):
+    wanted, other = (make_workflow(name=name, approval_required=True) for name in ("wanted", "other"))
+    subscription = subscribe(eve, EventKind.APPROVAL, chooses_workflows=True, callers=[ALICE.key])
+    subscription.workflows.set([wanted])
+    for workflow, caller in ((other, ALICE), (wanted, BOB)):
+        create_execution(request_for(workflow.tool_name, caller=caller))
+    assert report() == 1 and letters == []
+    create_execution(request_for("wanted", caller=ALICE))
+    assert report() == 1
+    assert letters[0].body.count("wanted") == 1 and "other" not in letters[0].body

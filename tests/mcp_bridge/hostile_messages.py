@@ -15,6 +15,7 @@ META = {
     "io.modelcontextprotocol/clientInfo": {"name": "fuzz", "version": "1"},
     "progressToken": "p",
     "workflow-catalogue/idempotency-key": "k",
+    "workflow-catalogue/notify": {"webhook": "https://8.8.8.8/", "secret": "k" * 24, "email": False},
 }
 SOME_ID = "0199c0de-0000-7000-8000-000000000000"
 TOOL_CALLS: dict[str, dict[str, Any]] = {

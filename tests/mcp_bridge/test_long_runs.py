@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 
 from catalogue.models import Source
 from executions import change_feed
-from executions.models import Execution, State
+from executions.models import Execution, RunNotice, State
 from executions.runner.follow import CANCELLATION_GRACE
 from executions.wakeups import waits
 from identity.tokens import create_token
@@ -715,3 +715,19 @@ async def test_an_agent_that_lost_an_id_finds_its_run(connect, long_workflow):
     assert "output" not in page["executions"][0]
     assert (none["executions"], other["executions"]) == ([], [])
     assert all(path in refused.content[0].text for path in ("/state", "/limit", "/cursor"))
+
+
+@pytest.mark.parametrize("by", ["its own tool", "execute_workflow"])
+async def test_a_call_over_mcp_names_where_its_run_is_told(connect, source, era, by):
+    meta: Any = {"workflow-catalogue/notify": {"webhook": "https://8.8.8.8/", "format": "slack"}}
+    forbidden: Any = {"workflow-catalogue/notify": {"webhook": "http://169.254.169.254/"}}
+    name, arguments = "text_statistics", {"text": "a"}
+    if by == "execute_workflow":
+        name, arguments = by, {"name": name, "arguments": arguments}
+    async with connect(mode=era) as client:
+        refused = await client.call_tool(name, arguments, meta=forbidden)
+        assert refused.is_error and "Nothing was started" in refused.content[0].text
+        assert not await in_database(Execution.objects.exists)()
+        assert not (await client.call_tool(name, arguments, meta=meta)).is_error
+    row = await in_database(RunNotice.objects.select_related("execution").get)()
+    assert (row.medium, row.receiver, row.execution.succeeded) == ("slack", "8.8.8.8", True)
