@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf, isfinite
@@ -282,7 +282,7 @@ UNDER_WAY = {
     "running": "",
     "suspended": "",
     "backing-off": "An attempt failed and is retried",
-    "paused": "Paused after failed attempts, until it is resumed in Restate",
+    "paused": "Paused until it is resumed",
 }
 
 
@@ -391,6 +391,7 @@ def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
         state=state,
         error=error,
         progress_message=progress_of(row, row.get("last_failure")) if is_running else "",
+        is_paused=row.get("status") == "paused",
         created_at=read_time(row.get("created_at")),
         # Empty for an invocation that was cancelled while it was waiting.
         started_at=read_time(row.get("running_at")),
@@ -463,6 +464,8 @@ class RestateConnector:
             can_list_runs=True,
             differ_by_workflow=True,
             terminates_after_seconds=self._config.cancel_grace_seconds or None,
+            can_pause=True,
+            can_terminate=True,
             min_poll_seconds=self._config.min_poll_seconds,
         )
 
@@ -588,6 +591,20 @@ class RestateConnector:
 
     async def terminate(self, run: RunRef) -> None:
         await self._end(run, "kill")
+
+    async def pause(self, run: RunRef) -> None:
+        await self._hold(run, "pause", unless=("paused",))
+
+    async def resume(self, run: RunRef) -> None:
+        # Resuming a backing-off one would make it try again at once.
+        await self._hold(run, "resume", unless=[one for one in UNDER_WAY if one != "paused"])
+
+    async def _hold(self, run: RunRef, how: str, *, unless: Collection[str]) -> None:
+        row = await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
+        if state_of(row) is not RunState.RUNNING:
+            raise Rejected("The run has ended, so it can be neither paused nor resumed.")
+        if row.get("status") not in unless:
+            await self._end(run, how)
 
     async def _end(self, run: RunRef, how: str) -> None:
         path = fill_path("/invocations/{id}/{how}", id=checked_id(run.run_id), how=how)
