@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf, isfinite
@@ -593,17 +593,16 @@ class RestateConnector:
         await self._end(run, "kill")
 
     async def pause(self, run: RunRef) -> None:
-        await self._hold(run, "pause", unless=("paused",))
+        await self._hold(run, "pause", paused=True)
 
     async def resume(self, run: RunRef) -> None:
-        # Resuming a backing-off one would make it try again at once.
-        await self._hold(run, "resume", unless=[one for one in UNDER_WAY if one != "paused"])
+        await self._hold(run, "resume", paused=False)
 
-    async def _hold(self, run: RunRef, how: str, *, unless: Collection[str]) -> None:
+    async def _hold(self, run: RunRef, how: str, *, paused: bool) -> None:
         row = await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
         if state_of(row) is not RunState.RUNNING:
             raise Rejected("The run has ended, so it can be neither paused nor resumed.")
-        if row.get("status") not in unless:
+        if (row.get("status") == "paused") is not paused:
             await self._end(run, how)
 
     async def _end(self, run: RunRef, how: str) -> None:

@@ -129,10 +129,10 @@ class TemporalConnector:
         await (await self._service()).terminate(run)
 
     async def pause(self, run: RunRef) -> None:
-        await (await self._service()).pause(run)
+        await (await self._service()).hold(run, paused=True)
 
     async def resume(self, run: RunRef) -> None:
-        await (await self._service()).resume(run)
+        await (await self._service()).hold(run, paused=False)
 
     async def retry(self, run: RunRef, *, key: UUID) -> Started:
         return await (await self._service()).retry(run, key=key)

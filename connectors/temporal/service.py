@@ -221,33 +221,21 @@ class TemporalService:
             _refuse_ended(await runs.describe(connection, named), "terminated")
             raise
 
-    async def pause(self, run: RunRef) -> None:
-        await self._hold(run, True)
-
-    async def resume(self, run: RunRef) -> None:
-        await self._hold(run, False)
-
-    async def _hold(self, run: RunRef, wanted: bool) -> None:
+    async def hold(self, run: RunRef, *, paused: bool) -> None:
         connection = self.connection
         described = await runs.describe(connection, runs.parse_run(run.run_id))
         _refuse_ended(described, "paused or resumed")
-        if runs.is_paused(described) is wanted:
+        if runs.is_paused(described) is paused:
             return
         execution = described.workflow_execution_info.execution
-        names = {
-            "namespace": connection.namespace,
-            "workflow_id": execution.workflow_id,
-            "run_id": execution.run_id,
-            "identity": IDENTITY,
-            "reason": "Asked for in the workflow catalogue.",
-            "request_id": str(uuid4()),
-        }
-        if wanted:
-            paused = PauseWorkflowExecutionRequest(**names)
-            await connection.read(lambda service: service.pause_workflow_execution, paused)
+        names = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "identity": IDENTITY}
+        names |= {"namespace": connection.namespace, "request_id": str(uuid4())}
+        if paused:
+            pause = PauseWorkflowExecutionRequest(**names)
+            await connection.read(lambda service: service.pause_workflow_execution, pause)
         else:
-            unpaused = UnpauseWorkflowExecutionRequest(**names)
-            await connection.read(lambda service: service.unpause_workflow_execution, unpaused)
+            resume = UnpauseWorkflowExecutionRequest(**names)
+            await connection.read(lambda service: service.unpause_workflow_execution, resume)
 
     async def retry(self, run: RunRef, *, key: UUID) -> Started:
         """Resets the run to where its failed step began; the reset run stays in the run's chain."""
@@ -275,7 +263,8 @@ class TemporalService:
             repeatable=False,
         )
         self._latest[named] = answer.run_id
-        return _found(info, run_id=answer.run_id)
+        raw = {"workflow_id": named.workflow_id, "run_id": answer.run_id, "started": True}
+        return Started(run_id=str(runs.run_of(info)), raw=raw)
 
     async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
         """The history of a reset run says why it was reset."""
@@ -462,11 +451,7 @@ def _was_started_as(info: WorkflowExecutionInfo, workflow: WorkflowRef, key: UUI
     return info.type.name == workflow.id and runs.memo_key(info) == str(key)
 
 
-def _found(info: WorkflowExecutionInfo, *, run_id: str = "") -> Started:
+def _found(info: WorkflowExecutionInfo) -> Started:
     execution = info.execution
-    raw = {
-        "workflow_id": execution.workflow_id,
-        "run_id": run_id or execution.run_id,
-        "started": bool(run_id),
-    }
+    raw = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "started": False}
     return Started(run_id=str(runs.run_of(info)), raw=raw)
