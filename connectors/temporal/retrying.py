@@ -48,7 +48,7 @@ def reset_point(events: Sequence[HistoryEvent]) -> int:
     failed = {_step_of(attributes_of(event)) for event in events if _kind_of(event).endswith(DID_NOT_SUCCEED)}
     if again := {_name_of(event) for at, event in begun.items() if at > point and at not in failed}:
         steps = shorten(printable(", ".join(sorted(again))), 300)
-        raise Rejected(f"Steps that have not failed began with the failed one and would run again: {steps}.")
+        raise Rejected(f"Steps that began with the failed one or after it have not failed: {steps}.")
     return int(point)
 
 

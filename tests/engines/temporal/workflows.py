@@ -100,15 +100,15 @@ class Fail:
 
 @workflow.defn
 class Steps:
-    """Takes three steps, or the last two of them `together`."""
+    """Takes three steps, or the last two of them `together`, or all of them `locally`."""
 
     @workflow.run
     async def run(self, message: dict[str, Any]) -> list[str]:
         async def take(name: str) -> str:
             told = {"name": name, "folder": message["folder"]}
-            taken: str = await workflow.execute_activity(
-                step, told, start_to_close_timeout=SHORT, retry_policy=ONCE
-            )
+            locally = message.get("locally")
+            execute = workflow.execute_local_activity if locally else workflow.execute_activity
+            taken: str = await execute(step, told, start_to_close_timeout=SHORT, retry_policy=ONCE)
             return taken
 
         if message.get("together"):
