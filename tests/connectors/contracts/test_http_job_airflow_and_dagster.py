@@ -275,7 +275,7 @@ async def test_dagster_executes_the_failed_step_in_another_run(job_engines, tmp_
     config = {"config": {"folder": str(tmp_path)}}
     arguments = {"ops": dict.fromkeys(("one", "two", "three"), config)}
     async with closing(harness.connector()) as connector:
-        workflow = harness.workflow("take_steps")
+        workflow = harness.workflow("take_three_steps")
         runs = await goes_on_from_its_third_step(connector, workflow, arguments, tmp_path)
         assert len({run.run_id for run in runs}) == 3
         for run in runs:

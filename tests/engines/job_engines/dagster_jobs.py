@@ -72,10 +72,10 @@ def steep_tea() -> None:
 
 
 @job(executor_def=in_process_executor)
-def take_steps() -> None:
+def take_three_steps() -> None:
     """Three steps, of which the third fails until a file is there."""
     after: dict[str, Any] = {"ins": {"before": In(Nothing)}}
     step("three", **after)(step("two", **after)(step("one")()))
 
 
-defs = Definitions(jobs=[brew_tea, spill_tea, steep_tea, take_steps])
+defs = Definitions(jobs=[brew_tea, spill_tea, steep_tea, take_three_steps])
