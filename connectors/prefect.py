@@ -65,6 +65,7 @@ MAX_ROWS = 200
 FIRST_PAUSE_SECONDS = 0.25
 INFO, ERROR = 20, 40
 MAX_WORKFLOWS = 10_000
+MAX_TASK_RUNS = 10_000
 PAUSES_FOR_LOGS = (0.2, 0.4, 0.8, 1.6)  # In seconds
 TAG = "workflow-catalogue"
 Answer = TypeVar("Answer")
@@ -168,6 +169,8 @@ class PrefectConnector:
             can_find_runs=True,
             can_list_runs=True,
             asks_people=True,
+            can_retry=True,
+            can_find_retries=True,
             min_poll_seconds=self._config.min_poll_seconds,
         )
 
@@ -235,7 +238,7 @@ class PrefectConnector:
         path = f"/flow_runs/{_id(run.run_id, 'flow run')}/set_state"
         answer = _object(await self._ask("POST", path, {"state": asked, "force": False}))
         details, state = as_object(answer.get("details")), answer.get("state")
-        reason = str(details.get("reason") or "Prefect gave no reason.")
+        reason = _reason_in(answer)
         match answer.get("status"):
             case "ACCEPT":
                 return
@@ -260,9 +263,8 @@ class PrefectConnector:
         wanted = {"run_input": {MARK: "json", "value": write_arguments(content)}} if content else {}
         # Not by `_ask`: an answer that is sent again could reach the next pause.
         answer = await self._client.request_json("POST", f"{path}/resume", body=wanted, repeatable=False)
-        status, reason = as_object(answer).get("status"), as_object(as_object(answer).get("details"))
-        words = shorten_error(printable(str(reason.get("reason") or "Prefect gave no reason.")))
-        match status:
+        words = _reason_in(answer)
+        match as_object(answer).get("status"):
             case "ACCEPT":
                 return
             # A refused answer leaves the run in its pause.
@@ -273,6 +275,55 @@ class PrefectConnector:
             case "WAIT":
                 raise Unreachable(f"Prefect cannot resume the flow run at the moment: {words}")
         raise OutcomeUnknown("Prefect's answer does not say whether it resumes the run.")
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        path = f"/flow_runs/{_id(run.run_id, 'flow run')}"
+        if STATES[type_of(_object(await self._ask("GET", path)))] is not RunState.FAILED:
+            raise Rejected("Only a flow run that has failed can go on from its failed step.")
+        if repeated := await self._tasks_without_result(run.run_id):
+            raise Rejected(
+                "Tasks that have succeeded would run again, because Prefect has not persisted their results: "
+                f"{shorten(printable(', '.join(repeated)), 300)}. Set persist_result for them."
+            )
+        wanted = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": retried_with(key)}
+        # Not by `_ask`: Prefect would schedule the run for each request.
+        answer = await self._client.request_json(
+            "POST", f"{path}/set_state", body={"state": wanted, "force": False}, repeatable=False
+        )
+        words = _reason_in(answer)
+        match as_object(answer).get("status"):
+            case "ACCEPT":
+                return Started(run_id=run.run_id, raw=answer)
+            case "REJECT" | "ABORT":
+                raise Rejected(f"Prefect refused to run the flow again: {words}")
+            case "WAIT":
+                raise Unreachable(f"Prefect cannot run the flow again at the moment: {words}")
+        raise OutcomeUnknown("Prefect's answer does not say whether it runs the flow again.")
+
+    async def _tasks_without_result(self, run_id: str) -> list[str]:
+        """The names of tasks that have succeeded, and whose results a retry could not use."""
+        types = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+        wanted = {"flow_runs": {"id": {"any_": [run_id]}}, "limit": MAX_ROWS, **types}
+        names: set[str] = set()
+        for offset in range(0, MAX_TASK_RUNS, MAX_ROWS):
+            page = await self._rows("/task_runs/filter", wanted | {"offset": offset})
+            without = [row for row in _objects(page) if not isinstance(_state(row).get("data"), dict)]
+            names |= {str(row.get("name")) for row in without}
+            if len(page) < MAX_ROWS:
+                break
+        return sorted(names)
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        """All states of a flow run keep their messages."""
+        path = fill_path("/flow_run_states/?flow_run_id={id}", id=_id(run.run_id, "flow run"))
+        states = await self._ask("GET", path)
+        if not isinstance(states, list) or not all(
+            as_object(state).get("type") in STATES for state in states
+        ):
+            raise InvalidAnswer("Prefect's answer is not a list of states.")
+        if any(state.get("message") == retried_with(key) for state in states):
+            return Started(run_id=run.run_id)
+        return None
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
@@ -429,6 +480,15 @@ class PrefectConnector:
                     raise
             await asyncio.sleep(spread(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=2.0)))
             repeated += 1
+
+
+def retried_with(key: UUID) -> str:
+    return f"Retried by {TAG}: {key}"
+
+
+def _reason_in(answer: Any) -> str:
+    details = as_object(as_object(answer).get("details"))
+    return shorten_error(printable(str(details.get("reason") or "Prefect gave no reason.")))
 
 
 def _id(text: str, what: str) -> str:

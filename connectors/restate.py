@@ -282,7 +282,7 @@ UNDER_WAY = {
     "running": "",
     "suspended": "",
     "backing-off": "An attempt failed and is retried",
-    "paused": "Paused after failed attempts, until it is resumed in Restate",
+    "paused": "Paused until it is resumed",
 }
 
 
@@ -391,6 +391,7 @@ def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
         state=state,
         error=error,
         progress_message=progress_of(row, row.get("last_failure")) if is_running else "",
+        is_paused=row.get("status") == "paused",
         created_at=read_time(row.get("created_at")),
         # Empty for an invocation that was cancelled while it was waiting.
         started_at=read_time(row.get("running_at")),
@@ -463,6 +464,8 @@ class RestateConnector:
             can_list_runs=True,
             differ_by_workflow=True,
             terminates_after_seconds=self._config.cancel_grace_seconds or None,
+            can_pause=True,
+            can_terminate=True,
             min_poll_seconds=self._config.min_poll_seconds,
         )
 
@@ -588,6 +591,19 @@ class RestateConnector:
 
     async def terminate(self, run: RunRef) -> None:
         await self._end(run, "kill")
+
+    async def pause(self, run: RunRef) -> None:
+        await self._hold(run, "pause", paused=True)
+
+    async def resume(self, run: RunRef) -> None:
+        await self._hold(run, "resume", paused=False)
+
+    async def _hold(self, run: RunRef, how: str, *, paused: bool) -> None:
+        row = await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
+        if state_of(row) is not RunState.RUNNING:
+            raise Rejected("The run has ended, so it can be neither paused nor resumed.")
+        if (row.get("status") == "paused") is not paused:
+            await self._end(run, how)
 
     async def _end(self, run: RunRef, how: str) -> None:
         path = fill_path("/invocations/{id}/{how}", id=checked_id(run.run_id), how=how)

@@ -85,7 +85,10 @@ from connectors.simplified import (
     walk_listing,
 )
 
-STATES = {state.value: state for state in RunState}
+PAUSED = "paused"
+STATES = {state.value: state for state in RunState} | {PAUSED: RunState.RUNNING}
+SECONDS_UNTIL_SEEN = 15.0
+"""How long an engine may take to show in a run's status that it has accepted a retry."""
 FRACTION = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 TEXTS = ("title", "description", "version", "category")
 
@@ -118,7 +121,7 @@ class HttpJobConnector:
     @property
     def capabilities(self) -> Capabilities:
         declared = self._declared
-        terminate = declared.terminate
+        terminate, retry = declared.terminate, declared.retry
         return Capabilities(
             idempotent_start=declared.start.one_run_per_key or declared.start.already_started is not None,
             can_cancel=declared.cancel is not None,
@@ -127,6 +130,11 @@ class HttpJobConnector:
             terminates_after_seconds=terminate.after_seconds if terminate else None,
             asks_people=declared.questions is not None,
             reports_ends=declared.webhook is not None and bool(self._webhook_secret),
+            can_retry=retry is not None,
+            idempotent_retry=retry is not None and retry.one_run_per_key,
+            can_find_retries=retry is not None and retry.find is not None,
+            can_pause=declared.pause is not None,
+            can_terminate=terminate is not None,
         )
 
     async def check(self) -> Health:
@@ -284,6 +292,9 @@ class HttpJobConnector:
         if request is None:
             raise Unsupported("This engine cannot look up a run by its key.")
         names = {**self._names(workflow), "key": str(key), "arguments": arguments}
+        return await self._look_up(request, names, workflow)
+
+    async def _look_up(self, request: Find, names: dict[str, Any], workflow: WorkflowRef) -> Started | None:
         try:
             answer = await self._engine.ask(request, names)
         except NotFound:
@@ -292,7 +303,54 @@ class HttpJobConnector:
             answer = one_of(request.one, answer, names)
             if answer is None:
                 return None
-        return _found(request, answer, workflow_id=workflow.id, key=str(key))
+        return _found(request, answer, workflow_id=workflow.id, key=names["key"])
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        retry = self._declared.retry
+        if retry is None:
+            raise Unsupported("The declaration of this engine has no request for that.")
+        status, answer = await self._status(run)
+        state, before = self._state_in(status, answer), self._attempt_in(status, answer)
+        if state != RunState.FAILED:
+            raise Rejected(f"Only a failed run can go on from its failed step: its state is {state}.")
+        names = self._known(run, status, answer) | {"key": str(key)}
+        try:
+            told = await self._engine.send_retry(retry, names)
+        except NotFound as error:
+            # Its status was there a moment ago.
+            raise Rejected(f"The engine cannot run the failed steps again: {error.message}") from None
+        if retry.run_id is None:
+            await self._until_seen(run, before)
+            return Started(run_id=run.run_id, raw=_kept_whole(told))
+        if not (run_id := id_at(retry.run_id, told)):
+            raise OutcomeUnknown(f"The engine's answer to the retry has no run id; it is {shape_of(told)}.")
+        return Started(run_id=run_id, raw=_kept_whole(told))
+
+    async def _until_seen(self, run: RunRef, before: Any) -> None:
+        """Otherwise, the next poll would take the failure before the retry for its end."""
+        give_up_at = asyncio.get_running_loop().time() + SECONDS_UNTIL_SEEN
+        while asyncio.get_running_loop().time() < give_up_at:
+            with suppress(ConnectorError):
+                status, answer = await self._status(run)
+                is_failed = self._state_in(status, answer) == RunState.FAILED
+                if not is_failed or self._attempt_in(status, answer) != before:
+                    return
+            await asyncio.sleep(0.5)
+        raise OutcomeUnknown("The engine has accepted the retry, but still reports the failure before it.")
+
+    def _state_in(self, status: Seen, answer: Any) -> str:
+        return read_state(status, self._declared.status.states, answer)
+
+    def _attempt_in(self, status: Seen, answer: Any) -> Any:
+        retry = self._declared.retry
+        expression = (retry and retry.attempt) or status.finished_at
+        return find(expression, answer) if expression else None
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        retry = self._declared.retry
+        if retry is None or retry.find is None:
+            raise Unsupported("This engine cannot look up a retry by its key.")
+        return await self._look_up(retry.find, self._of_run(run) | {"key": str(key)}, run.workflow)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         until = asyncio.get_running_loop().time() + DETAILS_SECONDS
@@ -353,7 +411,7 @@ class HttpJobConnector:
         if declared is None:
             raise Unsupported("The declaration of this engine has no questions.")
         status, answer = await self._status(run)
-        if read_state(status, self._declared.status.states, answer) is not RunState.RUNNING:
+        if STATES[self._state_in(status, answer)] is not RunState.RUNNING:
             raise NotFound("The run has ended, so it asks nothing any more.")
         names = self._known(run, status, answer)
         # Listed anew: a task that asks again may be found at the same address as before.
@@ -372,6 +430,12 @@ class HttpJobConnector:
     async def terminate(self, run: RunRef) -> None:
         await self._command(self._declared.terminate, run)
 
+    async def pause(self, run: RunRef) -> None:
+        await self._command(self._declared.pause, run, unless=PAUSED)
+
+    async def resume(self, run: RunRef) -> None:
+        await self._command(self._declared.resume, run, unless=RunState.RUNNING)
+
     def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
         if self._declared.webhook is None or not self._webhook_secret:
             raise Unsupported("The source has no webhook secret, or its declaration has no webhook.")
@@ -380,15 +444,18 @@ class HttpJobConnector:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _command(self, command: Cancel | None, run: RunRef) -> None:
+    async def _command(self, command: Cancel | None, run: RunRef, *, unless: str = "") -> None:
+        """Sends nothing to a run in the state `unless`."""
         if command is None:
             raise Unsupported("The declaration of this engine has no request for that.")
         names = self._of_run(run)
         if command.unless_ended:
             status, answer = await self._status(run)
-            state = read_state(status, self._declared.status.states, answer)
-            if state is not RunState.RUNNING:
+            state = self._state_in(status, answer)
+            if STATES[state] is not RunState.RUNNING:
                 raise Rejected(f"The run has already ended: its state is {state}.")
+            if state == unless:
+                return
             names = self._known(run, status, answer)
         try:
             await self._engine.tell(command, names)
@@ -649,8 +716,8 @@ def read_declared_question(declared: Questions, item: Any) -> Question:
     )
 
 
-def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
-    """Raises InvalidAnswer."""
+def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> str:
+    """A key of STATES. Raises InvalidAnswer."""
     found = find(seen.state, answer)
     if isinstance(found, bool):
         found = "true" if found else "false"
@@ -660,13 +727,13 @@ def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
     if state is None:
         shown = printable(shorten(str(found), 50))
         raise InvalidAnswer(f"The run has the state {shown!r}, which the declaration does not list.")
-    return STATES[state]
+    return state
 
 
 def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSnapshot:
     """Leaves out what the requests for result, failure and logs find."""
-    state = read_state(status, states, answer)
-    error = ""
+    told = read_state(status, states, answer)
+    state, error = STATES[told], ""
     if state in NO_REASON:
         words = extract_error_message(find(status.error, answer)) if status.error else ""
         error = shorten_error(printable(words)) or NO_REASON[state]
@@ -677,6 +744,7 @@ def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSn
         error=error,
         progress=read_progress(status, answer) if is_running else None,
         progress_message=first_line(text_at(status.message, answer)) if is_running else "",
+        is_paused=told == PAUSED,
         created_at=_time(status.created_at, answer),
         started_at=_time(status.started_at, answer),
         updated_at=_time(status.updated_at, answer),

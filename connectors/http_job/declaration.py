@@ -99,7 +99,7 @@ Headers = Annotated[dict[str, str], AfterValidator(_are_headers)]
 Keep = dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")], Expression]
 Status = Annotated[int, Field(ge=400, le=499)]
 Statuses = Annotated[list[Status], BeforeValidator(_as_list, json_schema_input_type=Status | list[Status])]
-State = Literal["running", "completed", "failed", "cancelled"]
+State = Literal["running", "paused", "completed", "failed", "cancelled"]
 
 
 class Block(BaseModel):
@@ -469,6 +469,27 @@ class Terminate(Cancel):
     after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
 
 
+class Hold(Cancel):
+    """Pauses or resumes a running run; not sent to one that is paused, or running, already."""
+
+    unless_ended: bool = True
+
+
+class Retry(Request):
+    """Runs the failed steps of a failed run again, and keeps what the others have done. The status is checked
+    first; {run_id} is the failed run, and {key} the key of the retry."""
+
+    run_id: Expression | None = None
+    """In the response: the new run. Without it, the run goes on under its own id."""
+    attempt: Expression | None = None
+    """Of a run that goes on, in its status: a value that is another one after each retry. Default: that of
+    finished_at. The retry has happened once the status shows another one, or a run that has not failed."""
+    one_run_per_key: bool = False
+    """The engine guarantees that repeated retries with one {key} make one."""
+    find: Find | None = None
+    """Looks up the retry that was made with a key, which must not find those of other keys."""
+
+
 class Answer(Request):
     """Sends a person's answer, {arguments}, of which {inputs} is what `inputs` describes."""
 
@@ -638,6 +659,9 @@ class Declaration(Block):
     cancel: Cancel | None = None
     terminate: Terminate | None = None
     """Sent after_seconds after a cancellation, if the run has not ended."""
+    retry: Retry | None = None
+    pause: Hold | None = None
+    resume: Hold | None = None
     questions: Questions | None = None
     webhook: Webhook | None = None
 
@@ -657,14 +681,13 @@ class Declaration(Block):
             (("status",), self.status, run),
             (("status", "otherwise"), self.status.otherwise, run),
             (("progress",), self.progress, run | {*self.status.keep}),
-            (("cancel",), self.cancel, run | self._known_to(self.cancel)),
-            (("terminate",), self.terminate, run | self._known_to(self.terminate)),
-            *(
-                ((name, "otherwise"), command.otherwise, run | self._known_to(command))
-                for name, command in (("cancel", self.cancel), ("terminate", self.terminate))
-                if command is not None
-            ),
+            (("retry",), self.retry, run | {*self.status.keep}),
+            (("retry", "find"), self.retry and self.retry.find, run),
         ]
+        for name in ("cancel", "terminate", "pause", "resume"):
+            if (command := getattr(self, name)) is not None:
+                single += [((name,), command, run | self._known_to(command))]
+                single += [((name, "otherwise"), command.otherwise, run | self._known_to(command))]
         yield from ((place, request, known) for place, request, known in single if request is not None)
         if (questions := self.questions) is not None:
             known = run | {*self.status.keep}
@@ -677,8 +700,8 @@ class Declaration(Block):
                 yield (reading, position), step, known
                 known = known | {*step.keep}
 
-    def _known_to(self, command: Cancel | None) -> set[str]:
-        return {*self.status.keep} if command is not None and command.unless_ended else set()
+    def _known_to(self, command: Cancel) -> set[str]:
+        return {*self.status.keep} if command.unless_ended else set()
 
 
 def read_declaration(text: str) -> Declaration:
@@ -708,6 +731,7 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
     if unknown := unknown_placeholder(declared.headers, {*declared.values}):
         yield problem(("headers",), _advice(unknown, {*declared.values}))
     yield from _run_problems(declared, problem)
+    yield from _pause_problems(declared, problem)
     if (pages := declared.list.pages) is not None and pages.by != "link":
         used = {name for _, template in declared.list.templates for name in placeholders_in(template)}
         if pages.by not in used:
@@ -716,20 +740,38 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
 
 def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
     """Problems of the parts that identify a run."""
-    own, start, looked_up = declared.start.own_run_id, declared.start, declared.find and declared.find.one
+    own, start, retry = declared.start.own_run_id, declared.start, declared.retry
     if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
         yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
-    keyed = {name for _, template in start.templates for name in placeholders_in(template)}
-    if (own or start.one_run_per_key) and "key" not in keyed:
-        yield problem(("start",), "must send {key} if it declares a guarantee for it")
-    for part, one, known in (
-        ("status", declared.status.one, {"run_id", "key"}),
-        ("find", looked_up, {"key"}),
-    ):
-        if one and (unknown := unknown_placeholder(one.equals, known)):
-            yield problem((part, "one", "equals"), _advice(unknown, known))
-    if looked_up and "key" not in placeholders_in(looked_up.equals):
-        yield problem(("find", "one", "equals"), "must contain {key}")
+    promises: list[tuple[str, Request, Any]] = [("start", start, own or start.one_run_per_key)]
+    if retry is not None:
+        promises.append(("retry", retry, retry.one_run_per_key or retry.find))
+    for name, request, promise in promises:
+        keyed = {used for _, template in request.templates for used in placeholders_in(template)}
+        if promise and "key" not in keyed:
+            yield problem((name,), "must send {key} if it declares a guarantee for it")
+    yield from _one_problems(("status",), declared.status, {"run_id", "key"}, problem)
+    yield from _one_problems(("find",), declared.find, {"key"}, problem)
+    yield from _one_problems(("retry", "find"), retry.find if retry else None, {"key"}, problem)
+
+
+def _one_problems(
+    place: Path, request: RunStatus | Find | None, known: set[str], problem: Noting
+) -> Iterator[Problem]:
+    if request is None or request.one is None:
+        return
+    if unknown := unknown_placeholder(request.one.equals, known):
+        yield problem((*place, "one", "equals"), _advice(unknown, known))
+    elif isinstance(request, Find) and "key" not in placeholders_in(request.one.equals):
+        yield problem((*place, "one", "equals"), "must contain {key}")
+
+
+def _pause_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    if (declared.pause is None) != (declared.resume is None):
+        place = "pause" if declared.pause else "resume"
+        yield problem((place,), "pause and resume must be declared together")
+    if declared.pause and "paused" not in declared.status.states.values():
+        yield problem(("status", "states"), "must map a state to paused, because pause is declared")
 
 
 def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str, str]]:

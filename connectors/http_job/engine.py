@@ -30,6 +30,7 @@ from connectors.http_job.declaration import (
     Declaration,
     LoginRequest,
     Request,
+    Retry,
     Step,
     find,
     read_declaration,
@@ -297,6 +298,13 @@ class DeclaredEngine:
             self._client.request, request, names, redirect_is_success=command.redirect_is_success
         )
 
+    async def send_retry(self, request: Retry, names: Names) -> Any:
+        """The answer, which is read only if the declaration has expressions for it; None otherwise."""
+        if request.run_id is not None or _is_read(request):
+            return await self.ask(request, names, repeatable=False)
+        await self._send(self._client.request, request, names, repeatable=False)
+        return None
+
     async def send_answer(self, request: Answer, names: Names) -> None:
         """Works like `tell`. Raises NotFound for a question that is not asked any more."""
         try:
@@ -361,7 +369,7 @@ class DeclaredEngine:
         if request.not_found and find(request.not_found, answer):
             raise NotFound(f"{asked}: the engine does not know this workflow or run.", details=details)
         if isinstance(request, Cancel) and request.not_yet and find(request.not_yet, answer):
-            raise Unreachable("The engine cannot end this run yet.", details=details)
+            raise Unreachable("The engine cannot do that yet.", details=details)
         if request.refused and (refusal := find(request.refused, answer)):
             words = extract_error_message(refusal) or "it gave no reason"
             raise Rejected(f"{asked}: the engine refused: {words}", details=details)

@@ -222,6 +222,13 @@ class ServiceSettings(SourceConfig):
         "to never terminate runs.",
         json_schema_extra=RUNS,
     )
+    pause_enabled: bool = Field(
+        default=False,
+        title="Workflows can be paused",
+        description="The service lets clients pause workflows, which its setting "
+        "frontend.WorkflowPauseEnabled decides. It is off by default.",
+        json_schema_extra=RUNS,
+    )
     max_output_bytes: int = Field(
         default=10_000_000,
         ge=1_000,

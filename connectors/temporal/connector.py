@@ -68,6 +68,10 @@ class TemporalConnector:
             can_signal=True,
             can_list_runs=True,
             asks_people=True,
+            can_retry=True,
+            can_find_retries=True,
+            can_pause=self._config.pause_enabled,
+            can_terminate=True,
             differ_by_workflow=True,
             reports_listing_changes=bool(self._file),
         )
@@ -123,6 +127,18 @@ class TemporalConnector:
 
     async def terminate(self, run: RunRef) -> None:
         await (await self._service()).terminate(run)
+
+    async def pause(self, run: RunRef) -> None:
+        await (await self._service()).hold(run, paused=True)
+
+    async def resume(self, run: RunRef) -> None:
+        await (await self._service()).hold(run, paused=False)
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        return await (await self._service()).retry(run, key=key)
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        return await (await self._service()).find_retry(run, key=key)
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
         return await (await self._service()).query(run, name, arguments)

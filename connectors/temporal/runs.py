@@ -177,6 +177,18 @@ async def close_event(
     return events[-1] if events and events[-1].WhichOneof("attributes") in ENDS else None
 
 
+async def history_of(connection: Connection, execution: WorkflowExecution) -> list[HistoryEvent]:
+    """Of exactly this run; Temporal itself ends runs with more than 51,200 events."""
+    events: list[HistoryEvent] = []
+    request = api.GetWorkflowExecutionHistoryRequest(namespace=connection.namespace, execution=execution)
+    while True:
+        answer = await connection.read(lambda service: service.get_workflow_execution_history, request)
+        events += answer.history.events
+        if not answer.next_page_token:
+            return events
+        request.next_page_token = answer.next_page_token
+
+
 def attributes_of(event: HistoryEvent) -> Any:
     return getattr(event, event.WhichOneof("attributes") or "")
 
@@ -370,10 +382,15 @@ class Pollers:
         return listens
 
 
+def is_paused(answer: DescribeWorkflowExecutionResponse) -> bool:
+    return answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_PAUSED
+
+
 def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> RunSnapshot:
-    paused = answer.workflow_execution_info.status == Status.WORKFLOW_EXECUTION_STATUS_PAUSED
+    paused = is_paused(answer)
     message = "Paused in Temporal." if paused else progress.message
-    return snapshot_of(answer, RunState.RUNNING, progress=progress.percent, progress_message=message)
+    seen = snapshot_of(answer, RunState.RUNNING, progress=progress.percent, progress_message=message)
+    return replace(seen, is_paused=paused)
 
 
 def ended(
@@ -547,7 +564,7 @@ def no_worker_on(task_queue: str) -> str:
 def words_of_failure(failure: Failure) -> str:
     """`activity brew: OutOfTea: The kettle cannot help. (details: ...), caused by ValueError: ...`"""
     text = ""
-    for link in _chain(failure):
+    for link in chain_of(failure):
         words, holds_the_next = _words_of_link(link)
         text += words
         if link.HasField("cause"):
@@ -558,7 +575,7 @@ def words_of_failure(failure: Failure) -> str:
 def failure_as_json(failure: Failure) -> dict[str, Any]:
     whole: dict[str, Any] = MessageToDict(failure, preserving_proto_field_name=True)
     level: Any = whole
-    for link in _chain(failure):
+    for link in chain_of(failure):
         if link.HasField("application_failure_info") and "details" in level["application_failure_info"]:
             payloads = link.application_failure_info.details.payloads
             level["application_failure_info"]["details"] = values_of(payloads, limit=FAILURE_BYTES)
@@ -567,7 +584,7 @@ def failure_as_json(failure: Failure) -> dict[str, Any]:
     return whole
 
 
-def _chain(failure: Failure) -> Iterator[Failure]:
+def chain_of(failure: Failure) -> Iterator[Failure]:
     for _ in range(MAX_CHAIN):
         yield failure
         if not failure.HasField("cause"):

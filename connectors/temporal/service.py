@@ -5,18 +5,22 @@ from dataclasses import replace
 from datetime import timedelta
 from string import Formatter
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from cachetools import LRUCache
 from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import OnConflictOptions, WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeWorkflowExecutionResponse,
+    PauseWorkflowExecutionRequest,
+    ResetWorkflowExecutionRequest,
     StartWorkflowExecutionRequest,
     StartWorkflowExecutionResponse,
+    UnpauseWorkflowExecutionRequest,
 )
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
@@ -39,6 +43,7 @@ from connectors.temporal.config import (
 )
 from connectors.temporal.connection import IDENTITY, Connection
 from connectors.temporal.declarations import AsksDeclaration
+from connectors.temporal.retrying import is_reset_by, reason_of, reset_point
 from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
 from telemetry import traces
 
@@ -53,6 +58,7 @@ CONFLICT = {
     "use_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
     "terminate_existing": WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING,
 }
+ENDED_BADLY = (Status.WORKFLOW_EXECUTION_STATUS_FAILED, Status.WORKFLOW_EXECUTION_STATUS_TIMED_OUT)
 RUNS_PER_PAGE = 500
 MAX_PAGES = 20
 
@@ -207,13 +213,65 @@ class TemporalService:
         try:
             await connection.ask(
                 lambda client: _handle(client, named).terminate(
-                    reason="It did not follow its cancellation in time.", rpc_timeout=connection.rpc_timeout
+                    reason="Terminated in the workflow catalogue.", rpc_timeout=connection.rpc_timeout
                 )
             )
         except NotFound:
             # The service gives the same answer for a run that has ended.
             _refuse_ended(await runs.describe(connection, named), "terminated")
             raise
+
+    async def hold(self, run: RunRef, *, paused: bool) -> None:
+        connection = self.connection
+        described = await runs.describe(connection, runs.parse_run(run.run_id))
+        _refuse_ended(described, "paused or resumed")
+        if runs.is_paused(described) is paused:
+            return
+        execution = described.workflow_execution_info.execution
+        names = {"workflow_id": execution.workflow_id, "run_id": execution.run_id, "identity": IDENTITY}
+        names |= {"namespace": connection.namespace, "request_id": str(uuid4())}
+        if paused:
+            pause = PauseWorkflowExecutionRequest(**names)
+            await connection.read(lambda service: service.pause_workflow_execution, pause)
+        else:
+            resume = UnpauseWorkflowExecutionRequest(**names)
+            await connection.read(lambda service: service.unpause_workflow_execution, resume)
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        """Resets the run to where its failed step began; the reset run stays in the run's chain."""
+        connection, named = self.connection, runs.parse_run(run.run_id)
+        described = await runs.describe(connection, named)
+        info = described.workflow_execution_info
+        if info.status not in ENDED_BADLY:
+            raise Rejected("Only a run that failed can go on from its failed step.")
+        current = await runs.describe(connection, TemporalRun(named.workflow_id, ""))
+        if current.workflow_execution_info.execution != info.execution:
+            # A reset would end it.
+            raise Rejected(f"The workflow id {named.workflow_id} has another run now.")
+        request = ResetWorkflowExecutionRequest(
+            namespace=connection.namespace,
+            workflow_execution=info.execution,
+            reason=reason_of(key),
+            workflow_task_finish_event_id=reset_point(await runs.history_of(connection, info.execution)),
+            request_id=str(key),
+            identity=IDENTITY,
+        )
+        timeout = connection.rpc_timeout
+        # Sent once: the service resets the run again, whatever its request id.
+        answer = await connection.ask(
+            lambda client: client.workflow_service.reset_workflow_execution(request, timeout=timeout),
+            repeatable=False,
+        )
+        self._latest[named] = answer.run_id
+        raw = {"workflow_id": named.workflow_id, "run_id": answer.run_id, "started": True}
+        return Started(run_id=str(runs.run_of(info)), raw=raw)
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        """The history of a reset run says why it was reset."""
+        described = await runs.describe(self.connection, runs.parse_run(run.run_id))
+        info = described.workflow_execution_info
+        events = await runs.history_of(self.connection, info.execution)
+        return _found(info) if any(is_reset_by(event, key) for event in events) else None
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
         """A worker's answer, also for a run that has ended. Raises Unreachable without a worker."""

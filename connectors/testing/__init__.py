@@ -15,7 +15,8 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import ANY
 from uuid import UUID, uuid4
@@ -35,6 +36,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.protocol import (
+    Capabilities,
     Connector,
     Health,
     ListedRun,
@@ -229,7 +231,7 @@ class EngineHarness(ABC):
     output: Any = ANY
     """Set it: otherwise, a connector that returns a wrong output passes."""
     failing: Sample
-    """Ends soon, with a reason that contains `failure`."""
+    """Ends soon, with a reason that contains `failure`, also when it is retried."""
     failure: str
     lasting: Sample
     """Runs longer than any test."""
@@ -300,7 +302,7 @@ class EngineHarness(ABC):
 
     @abstractmethod
     def runs_started_with(self, key: UUID) -> int:
-        """Returns how many runs this key started, by the engine's own record."""
+        """Returns how many runs this key started, or retried, by the engine's own record."""
 
     def unknown_run_id(self) -> str:
         """An id without a run, in the engine's format."""
@@ -408,6 +410,10 @@ def everything_told_by(error: BaseException) -> str:
 
 
 METHODS_BY_CAPABILITY = {
+    "can_retry": "retry",
+    "can_find_retries": "find_retry",
+    "can_pause": "pause",
+    "can_terminate": "terminate",
     "can_find_runs": "find_run",
     "can_wait": "wait",
     "terminates_after_seconds": "terminate",
@@ -416,6 +422,10 @@ METHODS_BY_CAPABILITY = {
     "asks_people": "answer",
     "can_list_runs": "list_runs",
 }
+
+
+def _terminates(capabilities: Capabilities) -> bool:
+    return capabilities.can_terminate or capabilities.terminates_after_seconds is not None
 
 
 class ConnectorContract:
@@ -693,7 +703,7 @@ class ConnectorContract:
         self, connector: Connector, harness: EngineHarness
     ) -> None:
         """A7.5: a run that ignores its cancellation can be ended, if the connector declares this."""
-        if capabilities_for(connector, harness.lasting.workflow).terminates_after_seconds is None:
+        if not _terminates(capabilities_for(connector, harness.lasting.workflow)):
             await is_unsupported(connector, "terminate", unknown_run(harness, harness.lasting))
             return
         _, run = await start(connector, harness.lasting)
@@ -704,6 +714,94 @@ class ConnectorContract:
             await connector.terminate(run)
         with pytest.raises(NotFound):
             await connector.terminate(unknown_run(harness, harness.lasting))
+
+    # retry, pause and resume
+
+    async def test_a_failed_run_goes_on_with_a_retry_or_retries_are_unsupported(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """A7.2: polling shows how the retry ended, never the failure before it."""
+        capabilities = capabilities_for(connector, harness.failing.workflow)
+        nowhere = unknown_run(harness, harness.failing)
+        if not capabilities.can_find_retries:
+            await is_unsupported(connector, "find_retry", nowhere, key=uuid4())
+        if not capabilities.can_retry:
+            await is_unsupported(connector, "retry", nowhere, key=uuid4())
+            return
+        completed, _ = await harness.ended(connector, harness.completing)
+        with pytest.raises(Rejected):
+            await connector.retry(completed, key=uuid4())
+        with pytest.raises((NotFound, Rejected)):
+            await connector.retry(nowhere, key=uuid4())
+        # Not a run of an earlier test, which the retry would change.
+        started, run = await start(connector, harness.failing)
+        failed = await outcome(connector, started, run, seconds=harness.deadline_seconds)
+        key = uuid4()
+        retried = await connector.retry(run, key=key)
+        if capabilities.idempotent_retry:
+            assert (await connector.retry(run, key=key)).run_id == retried.run_id
+            assert harness.runs_started_with(key) <= 1
+        again = replace(run, run_id=retried.run_id, key=key)
+        ended = await until_ended(connector, again, seconds=harness.deadline_seconds)
+        assert ended.state is RunState.FAILED
+        assert harness.failure in ended.error
+        assert (retried.run_id, ended.finished_at) != (run.run_id, failed.finished_at)
+        if capabilities.can_find_retries:
+            found = await connector.find_retry(run, key=key)
+            assert found is not None and found.run_id == retried.run_id
+            assert await connector.find_retry(run, key=uuid4()) is None
+
+    async def test_a_retry_without_a_readable_answer_is_none(self, harness: EngineHarness) -> None:
+        """A7.2: neither a run nor, if it is looked up, its absence."""
+        run = unknown_run(harness, harness.failing)
+
+        async def look(name: str, connector: Connector) -> None:
+            capabilities = capabilities_for(connector, run.workflow)
+            if capabilities.can_retry:
+                answer = await ask(name, connector.retry, run, key=uuid4())
+                assert isinstance(answer, ConnectorError), f"retry, answered with {name}: {answer!r}"
+            if capabilities.can_find_retries:
+                answer = await ask(name, connector.find_retry, run, key=uuid4())
+                is_none = answer is None and name == EMPTY_LIST
+                assert is_none or isinstance(answer, ConnectorError), f"find_retry, {name}: {answer!r}"
+
+        async with (
+            harness.connector_without_answers() as mute,
+            closing(harness.connector_to_nothing()) as gone,
+            aclosing(harness.connectors_with_garbage()) as answers,
+        ):
+            await look("silence", mute)
+            await look("no connection", gone)
+            async for name, connector in answers:
+                await look(name, connector)
+
+    async def test_a_run_is_held_until_it_is_resumed_or_pausing_is_unsupported(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """A7.5: a run is paused and resumed once, however often that is requested."""
+        nowhere, seconds = unknown_run(harness, harness.lasting), harness.deadline_seconds
+        if not capabilities_for(connector, harness.lasting.workflow).can_pause:
+            await is_unsupported(connector, "pause", nowhere)
+            await is_unsupported(connector, "resume", nowhere)
+            return
+        _, run = await start(connector, harness.lasting)
+        completed, _ = await harness.ended(connector, harness.completing)
+
+        async def is_paused(wanted: bool) -> bool:
+            seen = await connector.poll(run)
+            assert seen.state is RunState.RUNNING
+            return seen.is_paused is wanted
+
+        assert await is_paused(False)
+        for hold, wanted in ((connector.pause, True), (connector.resume, False)):
+            await accepted(partial(hold, run), seconds=seconds)
+            await eventually(partial(is_paused, wanted), seconds=seconds)
+            await hold(run)
+            assert await is_paused(wanted)
+            with pytest.raises(Rejected):
+                await hold(completed)
+            with pytest.raises(NotFound):
+                await hold(nowhere)
 
     # query, signal and list_runs
 
@@ -949,8 +1047,10 @@ class ConnectorContract:
                 capabilities = capabilities_for(connector, harness.lasting.workflow)
                 run = unknown_run(harness, harness.lasting)
                 await ask(name, connector.cancel, run)
-                if capabilities.terminates_after_seconds is not None:
+                if _terminates(capabilities):
                     await ask(name, connector.terminate, run)
+                for hold in (connector.pause, connector.resume) if capabilities.can_pause else ():
+                    await ask(name, hold, run)
                 if capabilities.can_query and (query := harness.query) is not None:
                     answer = await ask(name, connector.query, run, query.name, query.arguments)
                     assert isinstance(answer, ConnectorError) or name not in UNREADABLE, f"query: {name}"

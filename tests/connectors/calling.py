@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import pytest
+
+from connectors.errors import Rejected
 from connectors.http_tools.connector import HttpConnector
 from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
-from connectors.testing import closing
+from connectors.testing import Sample, closing, start
 from tests.connectors.declared_tools import connector_of, workflow_of
 
 KEY = UUID("5e4f1a1c-59f4-4a52-8a1b-d3a6c9a44d0e")
@@ -37,3 +41,33 @@ async def until(connector: Connector, run: RunRef, done: Callable[[RunSnapshot],
 
 def has_ended(snapshot: RunSnapshot) -> bool:
     return snapshot.state is not RunState.RUNNING
+
+
+def steps_taken(folder: Path) -> dict[str, int]:
+    """How often each of the three steps ran; the third fails without a file `fixed`."""
+    files = {name: folder / name for name in ("one", "two", "three")}
+    return {name: len(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+async def goes_on_from_its_third_step(
+    connector: Connector, workflow: WorkflowRef, arguments: dict[str, Any], folder: Path
+) -> list[RunRef]:
+    """A run whose third step fails, and fails again when it is retried, and then succeeds. Returns it and its
+    two retries."""
+    _, run = await start(connector, Sample(workflow, arguments))
+    assert (await until(connector, run, has_ended)).state is RunState.FAILED
+    assert steps_taken(folder) == {"one": 1, "two": 1, "three": 1}
+    runs = [run]
+    for times, state in ((2, RunState.FAILED), (3, RunState.COMPLETED)):
+        if state is RunState.COMPLETED:
+            (folder / "fixed").touch()
+        key = uuid4()
+        retried = await connector.retry(runs[-1], key=key)
+        runs.append(RunRef(workflow=workflow, run_id=retried.run_id, key=key))
+        assert (await until(connector, runs[-1], has_ended)).state is state
+        assert steps_taken(folder) == {"one": 1, "two": 1, "three": times}
+        found = await connector.find_retry(runs[-2], key=key)
+        assert found is not None and found.run_id == retried.run_id
+    with pytest.raises(Rejected):
+        await connector.retry(runs[-1], key=uuid4())
+    return runs

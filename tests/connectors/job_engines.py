@@ -65,6 +65,12 @@ class Run:
     note: str | None = None
     answer: Any = None
     """Of a run of ASKING, which ends with it."""
+    attempt: int = 1
+    is_held: bool = False
+
+    def go_on(self) -> None:
+        """From the step that failed, which fails again."""
+        self.began, self.attempt = time.time(), self.attempt + 1
 
     @property
     def ended(self) -> float:
@@ -216,12 +222,14 @@ class Airflow(JobEngine):
                 run.note = asked.body.get("note", run.note)
                 run.stopped = run.stopped or time.time()
                 return 200, self._told(run)
+            case "POST", ["clear"]:
+                return self._clear(run, **asked.body)
             case _, [*place, "hitlDetails"]:
                 return self._of_question(method, run, place, asked)
-            case "GET", ["taskInstances", "~", "xcomEntries"]:
-                return 200, {"xcom_entries": [earlier, done], "total_entries": 2}
-            case "GET", ["taskInstances", "brew", "xcomEntries", "return_value"]:
-                return 200, done | {"value": run.answer or {"cups": run.arguments["cups"]}}
+            case "GET", ["taskInstances", *_, "xcomEntries"] | ["taskInstances", *_, "return_value"]:
+                value = {"value": run.answer or {"cups": run.arguments["cups"]}}
+                listed = {"xcom_entries": [earlier, done], "total_entries": 2}
+                return 200, listed if rest[1] == "~" else done | value
             case "GET", ["taskInstances"]:
                 tasks = self._tasks(run, wanted=asked.query.get("state", ""))
                 return 200, {"task_instances": tasks, "total_entries": len(tasks)}
@@ -231,6 +239,15 @@ class Airflow(JobEngine):
                 begun = {"timestamp": moment(run.began), "event": "Task started"}
                 return 200, {"content": [begun, line], "continuation_token": None}
         return 404, {"detail": "The run has nothing like that."}
+
+    def _clear(self, run: Run, *, note: str, only_failed: bool = False, dry_run: bool = True) -> Answer:
+        """It takes a note for a run that has not failed, too, of which nothing runs again."""
+        if dry_run:
+            return 200, {"task_instances": [], "total_entries": 0}
+        run.note = note
+        if only_failed and self._state(run) == "failed":
+            run.go_on()
+        return 200, self._told(run)
 
     def _tasks(self, run: Run, *, wanted: str) -> list[dict[str, Any]]:
         state = self._state(run)
@@ -291,6 +308,11 @@ class GitHub(JobEngine):
 
     ids = {"complete": 101, "fail": 102, "last": 103, ASKING: 105}
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.outdated: dict[str, dict[str, Any]] = {}
+        """What the next status of a run says, which does not know of a retry yet."""
+
     def answer(self, asked: Asked) -> Answer:
         if asked.headers.get("authorization") != f"Bearer {self.secret}":
             return 401, {"message": "Bad credentials", "status": "401"}
@@ -334,7 +356,7 @@ class GitHub(JobEngine):
             "status": "completed" if run.ended else "waiting" if run.job == ASKING else "in_progress",
             "conclusion": conclusion if run.ended else None,
             "html_url": f"https://github.com/octo/tea/actions/runs/{run.id}",
-            "run_attempt": 1,
+            "run_attempt": run.attempt,
             "head_sha": "acb5820ced9479c074f688cc328bf03f341a511d",
             "created_at": moment(run.began),
             "run_started_at": moment(run.began),
@@ -344,7 +366,13 @@ class GitHub(JobEngine):
     def _of_run(self, method: str, run: Run, rest: list[str], body: Any) -> Answer:
         match method, rest:
             case "GET", []:
-                return 200, self._told(run)
+                return 200, self.outdated.pop(run.id, None) or self._told(run)
+            case "POST", ["rerun-failed-jobs"] if not run.ended:
+                return 403, {"message": "This workflow run is already running"}
+            case "POST", ["rerun-failed-jobs"]:
+                self.outdated[run.id] = self._told(run)
+                run.go_on()
+                return 201, {}
             case _, ["pending_deployments"]:
                 return self._of_deployments(method, run, body)
             case "GET", ["jobs"]:
@@ -394,7 +422,17 @@ class N8n(JobEngine):
                 return 200, self._told(self.runs[run_id])
             case "POST", ["api", "v1", "executions", run_id, "stop"] if run_id in self.runs:
                 return self._stop(self.runs[run_id])
+            case "POST", ["api", "v1", "executions", run_id, "retry"] if run_id in self.runs:
+                return self._retry(self.runs[run_id], asked.body)
         return 404, {"message": "Not Found"}
+
+    def _retry(self, run: Run, body: Any) -> Answer:
+        """It answers when the new execution has ended."""
+        if self._told(run)["status"] != "error" or body != {"loadWorkflow": False}:
+            return 409, {"message": "The execution succeeded, so it cannot be retried."}
+        retried = self.add(Run(run.job, str(len(self.runs) + 1), arguments=run.arguments))
+        time.sleep(max(0.0, retried.began + SECONDS[run.job] - time.time()))
+        return 200, self._told(retried) | {"mode": "retry", "retryOf": run.id}
 
     def _list(self, *, active: str, limit: str, cursor: str = "") -> Answer:
         jobs = list(self.ids)
@@ -478,6 +516,7 @@ class Dagster(JobEngine):
             "runsOrError": lambda _, filter, limit: self._runs(filter),
             "logsForRun": lambda _, runId, limit: self._events(runId),  # noqa: N803
             "launchRun": lambda _, executionParams: self._launch(executionParams),  # noqa: N803
+            "launchRunReexecution": lambda _, reexecutionParams: self._retry(reexecutionParams),  # noqa: N803
             "terminateRun": lambda _, **asked: self._stop(**asked),
         }
 
@@ -496,6 +535,14 @@ class Dagster(JobEngine):
             return {"__typename": "RunConfigValidationInvalid", "pipelineName": job, "errors": [error]}
         tags = {tag["key"]: tag["value"] for tag in params["executionMetadata"]["tags"]}
         run = self.add(Run(job, str(uuid4()), key=tags["workflow-catalogue/key"], arguments=config))
+        return {"__typename": "LaunchRunSuccess", "run": self._told(run.id)}
+
+    def _retry(self, params: dict[str, Any]) -> dict[str, Any]:
+        parent = self._told(params["parentRunId"])
+        if parent.get("status") != "FAILURE" or params["strategy"] != "FROM_FAILURE":
+            return {"__typename": "PythonError", "message": "CheckError: the parent run has not failed"}
+        tags = {tag["key"]: tag["value"] for tag in params["extraTags"]}
+        run = self.add(Run(parent["jobName"], str(uuid4()), key=tags["workflow-catalogue/key"]))
         return {"__typename": "LaunchRunSuccess", "run": self._told(run.id)}
 
     def _told(self, run_id: str) -> dict[str, Any]:
@@ -592,8 +639,8 @@ class Conductor(JobEngine):
                 return 200, [self._told(run) for run in of_it]
             case "POST", ["tasks"] if asked.body["workflowInstanceId"] in self.runs:
                 return self._update(asked.body)
-            case method, ["workflow", run_id] if run_id in self.runs:
-                return self._of_run(method, self.runs[run_id], asked.query)
+            case method, ["workflow", run_id, *verb] if run_id in self.runs:
+                return self._of_run(method, self.runs[run_id], verb, asked.query)
         return 404, {"status": 404, "message": "Not found", "instance": "tests", "retryable": False}
 
     def _log_in(self, body: Any) -> Answer:
@@ -634,6 +681,16 @@ class Conductor(JobEngine):
         run = Run(body["name"], str(uuid4()), key=body["correlationId"], arguments=body["input"])
         return 200, Text(self.add(run).id)
 
+    def _control(self, command: str, run: Run) -> Answer:
+        status = self._told(run)["status"]
+        wanted = {"POST retry": "FAILED", "PUT pause": "RUNNING", "PUT resume": "PAUSED"}[command]
+        if status != wanted:
+            return 409, {"status": 409, "message": f"The workflow {run.id} is {status}, not {wanted}."}
+        run.is_held = command == "PUT pause"
+        if command == "POST retry":
+            run.go_on()
+        return 200, None
+
     def _update(self, body: Any) -> Answer:
         """It takes any output, and that of a task that has ended too, which it ignores."""
         run = self.runs[body["workflowInstanceId"]]
@@ -645,6 +702,7 @@ class Conductor(JobEngine):
     def _told(self, run: Run) -> dict[str, Any]:
         status = "TERMINATED" if run.stopped else "RUNNING" if not run.ended else "COMPLETED"
         status = "FAILED" if run.job == "fail" and run.ended else status
+        status = "PAUSED" if run.is_held and status == "RUNNING" else status
         of_task = {"TERMINATED": "CANCELED", "RUNNING": "IN_PROGRESS"}.get(status, status)
         task = {
             "taskType": "HUMAN" if run.job == ASKING else "SIMPLE",
@@ -675,7 +733,9 @@ class Conductor(JobEngine):
             told["reasonForIncompletion"] = run.note
         return told
 
-    def _of_run(self, method: str, run: Run, query: dict[str, str]) -> Answer:
+    def _of_run(self, method: str, run: Run, verb: list[str], query: dict[str, str]) -> Answer:
+        if verb:
+            return self._control(f"{method} {verb[0]}", run)
         if method == "GET":
             return 200, self._told(run)
         if run.ended and run.job == "complete":
@@ -1061,7 +1121,20 @@ class Argo(JobEngine):
                     return 400, {"code": 3, "message": "cannot shutdown a completed workflow"}
                 run.stopped = time.time()
                 return 200, self._told(run)
+            case "PUT", ["workflows", "argo", run_id, verb] if run_id in self.runs:
+                return self._control(verb, self.runs[run_id])
         return 404, {"code": 5, "message": f"{asked.path} not found"}
+
+    def _control(self, verb: str, run: Run) -> Answer:
+        if verb == "retry" and self._told(run)["status"]["phase"] != "Failed":
+            return 400, {"code": 3, "message": "workflow must be Failed/Error to retry"}
+        if verb == "retry":
+            run.go_on()
+        elif run.ended:
+            return 400, {"code": 3, "message": f"cannot {verb} completed workflow"}
+        else:
+            run.is_held = verb == "suspend"
+        return 200, self._told(run)
 
     def _list(self, query: dict[str, str]) -> Answer:
         begin = int(query.get("listOptions.continue", "0"))
@@ -1093,7 +1166,7 @@ class Argo(JobEngine):
         node = {"displayName": run.id, "type": "Steps", "phase": phase, "outputs": {"parameters": parameters}}
         pod = {"displayName": "brew", "type": "Pod", "phase": phase, "boundaryID": run.id, "message": REASON}
         times = {"startedAt": moment(run.began), "finishedAt": moment(run.ended)}
-        stopped = {"shutdown": "Stop"} if run.stopped else {}
+        stopped = {"shutdown": "Stop"} if run.stopped else {"suspend": True} if run.is_held else {}
         return {
             "metadata": {"name": run.id, "namespace": "argo"},
             "spec": {"workflowTemplateRef": {"name": run.job}} | stopped,

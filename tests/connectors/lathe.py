@@ -38,6 +38,7 @@ class Run:
     stopped: float = 0.0
     stops: threading.Event = field(default_factory=threading.Event)
     speed: int = 1200
+    is_held: bool = False
     answered: float = 0.0
     """When the question of a run of `measure` was."""
 
@@ -55,6 +56,7 @@ class Run:
         if self.stopped:
             return told | {"state": "stopped", "ended": _moment(self.stopped)}
         if not self.is_over:
+            told |= {"held": self.is_held}
             return told | ({"asks": {"id": "size", "text": "Does it fit?"}} if self.job == "measure" else {})
         told |= {"ended": _moment(self.due)}
         if self.job == "break":
@@ -101,16 +103,22 @@ class Lathe:
                 return (200, told["result"]) if "result" in told else (409, {"error": "There is no result."})
             case "DELETE", [] | ["process"]:
                 return self._stop(run)
+            case "POST", ["retries"] if run.told()["state"] == "failed":
+                return self._start(run.job, asked["key"])
             case "GET", ["queries", "speed"]:
                 return 200, {"answer": run.speed}
             case "POST", ["answers", question]:
                 return self._take(run, question, **asked)
-            case "POST", ["signals", "faster"] if run.is_over:
-                return 409, {"error": "The run is over."}
-            case "POST", ["signals", "faster"]:
-                run.speed += 100
-                return 202, {}
+            case "POST", [*told] if told in (["signals", "faster"], ["hold"], ["release"], ["retries"]):
+                return self._tell(run, told[0])
         return 404, {"error": "A run has nothing like that."}
+
+    def _tell(self, run: Run, told: str) -> Answer:
+        if run.is_over:
+            return 409, {"error": "The run is over."}
+        run.speed += 100 * (told == "signals")
+        run.is_held = told == "hold"
+        return 202, {}
 
     def _take(self, run: Run, question: str, fits: str = "") -> Answer:
         if run.is_over or (run.job, question) != ("measure", "size"):

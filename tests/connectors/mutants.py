@@ -68,6 +68,11 @@ CAPABILITIES = Capabilities(
     can_signal=True,
     can_list_runs=True,
     asks_people=True,
+    can_retry=True,
+    idempotent_retry=True,
+    can_find_retries=True,
+    can_pause=True,
+    can_terminate=True,
 )
 
 
@@ -145,6 +150,7 @@ class LatheConnector:
                 error=str(answer.get("reason") or ""),
                 started_at=moment(answer.get("started")),
                 finished_at=moment(answer.get("ended")),
+                is_paused=answer.get("held") is True,
                 questions=(self._read_question(answer["asks"]),) if "asks" in answer else (),
                 raw=answer,
             )
@@ -167,6 +173,19 @@ class LatheConnector:
 
     async def terminate(self, run: RunRef) -> None:
         await self._client.request("DELETE", fill_path("/runs/{id}/process", id=run.run_id))
+
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        path = fill_path("/runs/{id}/retries?key={key}", id=run.run_id, key=str(key))
+        return self._read_started(await self._client.request_json("POST", path, repeatable=False))
+
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        return await self.find_run(run.workflow, {}, key=key)
+
+    async def pause(self, run: RunRef) -> None:
+        await self._client.request("POST", fill_path("/runs/{id}/hold", id=run.run_id))
+
+    async def resume(self, run: RunRef) -> None:
+        await self._client.request("POST", fill_path("/runs/{id}/release", id=run.run_id))
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
@@ -615,7 +634,7 @@ breaks(
     having(
         "UnpromisedTerminateDoesNothing",
         terminate=nothing,
-        capabilities=replace(CAPABILITIES, terminates_after_seconds=None),
+        capabilities=replace(CAPABILITIES, terminates_after_seconds=None, can_terminate=False),
     ),
 )
 
@@ -630,6 +649,54 @@ class KeyErrorOnCancel(FaultlessConnector):
 breaks(
     "test_garbage_in_answer_to_a_command_is_no_error_of_pythons",
     taking("UnreadableSignalIsUnreachable", "signal", OutcomeUnknown, Unreachable),
+)
+
+# Going on.
+
+RETRY = "test_a_failed_run_goes_on_with_a_retry_or_retries_are_unsupported"
+
+
+@breaks(RETRY)
+class OldRunInsteadOfTheRetry(FaultlessConnector):
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        return replace(await super().retry(run, key=key), run_id=run.run_id)
+
+
+@breaks(RETRY)
+class AnyRetryIsFound(FaultlessConnector):
+    async def find_retry(self, run: RunRef, *, key: UUID) -> Started | None:
+        runs, _ = await self._runs(f"?job={run.workflow.id}")
+        return self._read_started(runs[0]) if runs else None
+
+
+@breaks(RETRY)
+class KeyOfTheRetryNotSent(FaultlessConnector):
+    async def retry(self, run: RunRef, *, key: UUID) -> Started:
+        return await super().retry(run, key=uuid4())
+
+
+breaks(
+    RETRY,
+    taking("CompletedRunRetried", "retry", Rejected, Started(run_id="none")),
+    telling("NoRetryIsEverFound", "find_retry", lambda found: None),
+    having(
+        "UnpromisedRetryDoesNothing",
+        retry=FaultlessConnector.find_retry,
+        capabilities=replace(CAPABILITIES, can_retry=False),
+    ),
+)
+breaks(
+    "test_a_retry_without_a_readable_answer_is_none",
+    taking("UnreadableRetryTaken", "retry", OutcomeUnknown, Started(run_id="none")),
+    taking("UnansweredLookupFindsNoRetry", "find_retry", Unreachable),
+)
+breaks(
+    "test_a_run_is_held_until_it_is_resumed_or_pausing_is_unsupported",
+    having("PauseDoesNothing", pause=only_look),
+    taking("PauseTooLateIgnored", "pause", Rejected),
+    taking("UnknownRunResumed", "resume", NotFound),
+    telling("NeverPaused", "_read_run", lambda seen: replace(seen, is_paused=False)),
+    having("UnpromisedPauseDoesNothing", pause=nothing, capabilities=replace(CAPABILITIES, can_pause=False)),
 )
 
 # Queries, signals, lists.

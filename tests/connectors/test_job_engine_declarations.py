@@ -181,6 +181,19 @@ MISTAKES_ON_LINE_9 = {
         "webhook: {signature: github, run_id: 'a['}",
         "webhook.run_id: is not a valid JMESPath expression",
     ),
+    "a pause without an end": (
+        "pause: {post: '/runs/{run_id}/pause'}",
+        "pause: pause and resume must be declared together",
+    ),
+    "a retry that cannot be looked up": (
+        "retry: {post: '/runs/{run_id}/retry', find: {get: '/runs/{key}', run_id: id}}",
+        "retry: must send {key} if it declares a guarantee for it",
+    ),
+    "a lookup that finds any retry": (
+        "retry: {post: '/runs/{run_id}/{key}', find: {get: /runs, run_id: id, one: {of: runs, where: of, "
+        "equals: '{run_id}'}}}",
+        "retry.find.one.equals: unknown placeholder {run_id}; known placeholders: {key}",
+    ),
     "a duplicate key": ("name: Coffee", "name: the key occurs twice; first on line 2"),
     "a wrong type": ("values: [a, b]", "values: must be a mapping"),
     "a number for a text": ("about: 5", "about: must be a string"),
@@ -199,11 +212,15 @@ MISTAKES = {
     ),
     "an unknown state": (
         with_line("{done: finished}", instead_of="{going: running, done: completed, broken: failed}"),
-        "line 8, status.states.done: must be 'running', 'completed', 'failed' or 'cancelled'",
+        "line 8, status.states.done: must be 'running', 'paused', 'completed', 'failed' or 'cancelled'",
     ),
     "no states": (
         with_line("states: {}", instead_of="states: {going: running, done: completed, broken: failed}"),
         "line 8, status.states: must not be empty",
+    ),
+    "a pause that no state shows": (
+        with_line("pause: {post: '/runs/{run_id}/pause'}\nresume: {post: '/runs/{run_id}/go'}"),
+        "line 8, status.states: must map a state to paused, because pause is declared",
     ),
     "a missing part": ("name: Tea\n", "line 1, list: required, but missing"),
     "a page that never turns": (
@@ -333,6 +350,19 @@ terminate: {delete: "/runs/{run_id}?force=true", after_seconds: 5}
         can_find_runs=True,
         can_cancel=True,
         terminates_after_seconds=5.0,
+        can_terminate=True,
+        min_poll_seconds=2.0,
+    )
+    again = "retry: {post: '/runs/{run_id}/retry?key={key}'"
+    held = 'pause: {put: "/runs/{run_id}/pause"}\nresume: {delete: "/runs/{run_id}/pause"}'
+    holding = SMALLEST.replace("{going: running,", "{going: running, held: paused,")
+    assert made(f"{SMALLEST}{again}}}").capabilities == Capabilities(can_retry=True, min_poll_seconds=2.0)
+    lookup = "find: {get: '/runs?retry={key}', run_id: id}"
+    assert made(f"{holding}{again}, one_run_per_key: true, {lookup}}}\n{held}").capabilities == Capabilities(
+        can_retry=True,
+        idempotent_retry=True,
+        can_find_retries=True,
+        can_pause=True,
         min_poll_seconds=2.0,
     )
 

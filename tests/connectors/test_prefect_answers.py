@@ -486,3 +486,51 @@ async def test_what_prefect_says_of_an_answer_is_read(told, error, words):
     assert [one.target for one in engine.received] == [READ, RESUME]
     sent = {"__prefect_kind": "json", "value": '{"approve":1}'}
     assert engine.received[1].json == {"run_input": sent}
+
+
+TASKS, NO_TASKS = "/api/task_runs/filter", {"/api/task_runs/filter": []}
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "words"),
+    [
+        ({"status": "REJECT", "details": REASON}, Rejected, "refused to run the flow again"),
+        ({"status": "ABORT", "details": REASON}, Rejected, "refused to run the flow again"),
+        ({"status": "WAIT", "details": {"delay_seconds": 3}}, Unreachable, "gave no reason"),
+        ({"status": "LATER"}, OutcomeUnknown, "does not say"),
+        ([], OutcomeUnknown, "does not say"),
+        (BUSY, OutcomeUnknown, "503"),
+        (Status(409), Rejected, "409"),
+    ],
+)
+async def test_what_prefect_says_of_a_retry_is_read(told, error, words):
+    """A7.2: with 200 it refuses as well, and a retry that may have arrived is not sent again."""
+    async with prefect({READ: flow_run("CRASHED"), SET_STATE: told} | NO_TASKS) as (connector, engine):
+        with pytest.raises(error, match=words):
+            await connector.retry(RUN, key=KEY)
+    assert [one.target for one in engine.received] == [READ, TASKS, SET_STATE]
+    message = {
+        "type": "SCHEDULED",
+        "name": "AwaitingRetry",
+        "message": f"Retried by workflow-catalogue: {KEY}",
+    }
+    assert engine.received[-1].json == {"state": message, "force": False}
+
+
+async def test_a_task_without_a_result_is_found_among_all_that_have_succeeded():
+    """A7.2: Prefect lists 200 at a time."""
+    persisted, lost = ({"name": name, "state": {"data": data}} for name, data in (("one", {}), ("two", None)))
+    told = {READ: flow_run("FAILED"), TASKS: ([persisted] * 200, [persisted, lost])}
+    async with prefect(told) as (connector, engine):
+        with pytest.raises(Rejected, match=r"not persisted their results: two\."):
+            await connector.retry(RUN, key=KEY)
+    assert [one.json["offset"] for one in engine.received if one.target == TASKS] == [0, 200]
+
+
+@pytest.mark.parametrize("kind", ["RUNNING", "SCHEDULED", "COMPLETED", "CANCELLED", "PAUSED"])
+async def test_only_a_flow_run_that_has_failed_is_retried(kind):
+    """A7.2: Prefect would schedule others as well."""
+    async with prefect({READ: flow_run(kind)}) as (connector, engine):
+        with pytest.raises(Rejected, match="Only a flow run that has failed"):
+            await connector.retry(RUN, key=KEY)
+    assert len(engine.received) == 1

@@ -119,7 +119,7 @@ async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason(
     for event in ({"event_json": "{"}, {"event_json": '{"last_failure": 7}'}, {}):
         async with answering({"/query": rows(paused | event)}) as (connector, _):
             seen = await connector.poll(RUN)
-        assert seen.progress_message == "Paused after failed attempts, until it is resumed in Restate."
+        assert seen.progress_message == "Paused until it is resumed."
 
 
 @pytest.mark.parametrize(

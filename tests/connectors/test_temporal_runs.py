@@ -115,7 +115,7 @@ async def test_a_run_that_ignores_its_cancellation_is_ended_by_terminating_it(co
     snapshot = await until_ended(connector, run)
     assert snapshot.state is RunState.CANCELLED
     assert "terminated" in snapshot.error
-    assert "did not follow its cancellation" in snapshot.error
+    assert "in the workflow catalogue" in snapshot.error
     with pytest.raises(Exception, match="has ended, so it cannot be terminated"):
         await connector.terminate(run)
 

@@ -365,7 +365,7 @@ async def test_a_run_of_dagster_that_is_still_starting_is_not_marked_as_cancelle
         async with closing(harness.connector()) as connector:
             _, run = await start(connector, harness.lasting)
             engine.starting.add(run.run_id)
-            with pytest.raises(Unreachable, match="cannot end this run yet"):
+            with pytest.raises(Unreachable, match="cannot do that yet"):
                 await connector.terminate(run)
             engine.starting.clear()
             await connector.terminate(run)

@@ -14,7 +14,7 @@ from connectors.definitions import WorkflowDefinition
 from connectors.errors import NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.testing import ConnectorContract, EngineHarness, Sample, accepted, closing, start
-from tests.connectors.calling import has_ended, until
+from tests.connectors.calling import goes_on_from_its_third_step, has_ended, until
 from tests.connectors.contracts.test_http_job import WRONG, AirflowHarness, DagsterHarness, JobEngineHarness
 from tests.engines.job_engines.servers import (
     AirflowServer,
@@ -162,7 +162,7 @@ async def test_the_params_of_a_dag_are_its_inputs(to_airflow):
     """A1.1, A6.1: with types, limits and defaults; one without a default has to be given. A paused DAG is
     not listed."""
     found = {one.name: one async for one in to_airflow.discover() if isinstance(one, WorkflowDefinition)}
-    assert found.keys() == {"place_order", "fail", "last", "ask", "ask_much"}
+    assert found.keys() == {"place_order", "fail", "last", "ask", "ask_much", "take_steps"}
     order = found["place_order"]
     assert order.description == "Take an order and say what became of it."
     assert sorted(order.tags) == ["orders", "tea"]
@@ -256,3 +256,28 @@ async def test_tasks_of_airflow_that_ask_at_once_are_answered_one_by_one(job_eng
         assert asked.output["params_input"] == {"name": name["name"], "milk": True}
         with pytest.raises(NotFound, match="has ended"):
             await connector.answer(run, entry.id, name)
+
+
+async def test_airflow_clears_the_failed_task_and_keeps_what_the_others_have_done(
+    airflow, to_airflow, tmp_path
+):
+    """A7.2, B3: the run goes on under its id, and its note says which retry it was."""
+    folder = {"folder": str(tmp_path)}
+    runs = await goes_on_from_its_third_step(to_airflow, airflow.workflow("take_steps"), folder, tmp_path)
+    assert len({run.run_id for run in runs}) == 1
+    assert (await to_airflow.poll(runs[-1])).output == "three"
+    assert await to_airflow.find_retry(runs[0], key=runs[1].key) is None
+
+
+async def test_dagster_executes_the_failed_step_in_another_run(job_engines, tmp_path):
+    """A7.2, B3: each has a key of its own, by which it is found."""
+    harness = RealDagster(job_engines["dagster"])
+    config = {"config": {"folder": str(tmp_path)}}
+    arguments = {"ops": dict.fromkeys(("one", "two", "three"), config)}
+    async with closing(harness.connector()) as connector:
+        workflow = harness.workflow("take_three_steps")
+        runs = await goes_on_from_its_third_step(connector, workflow, arguments, tmp_path)
+        assert len({run.run_id for run in runs}) == 3
+        for run in runs:
+            found = await connector.find_run(run.workflow, {}, key=run.key)
+            assert found is not None and found.run_id == run.run_id

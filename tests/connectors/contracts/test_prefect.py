@@ -1,5 +1,6 @@
 """The contract for Prefect, and what is Prefect's own, against a real server and real flows."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -19,10 +20,11 @@ from connectors.testing import (
     EngineHarness,
     Sample,
     closing,
+    eventually,
     http_answer,
     start,
 )
-from tests.connectors.calling import has_ended, until
+from tests.connectors.calling import goes_on_from_its_third_step, has_ended, steps_taken, until
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
 __all__ = ["prefect"]
@@ -39,6 +41,7 @@ NAMES = {
     "long": "last/long",
     "hard": "crash/hard",
     "asking": "ask/asking",
+    "steps": "take-steps/steps",
 }
 ORDER_SCHEMA = {
     "title": "Parameters",
@@ -341,3 +344,34 @@ async def test_a_suspended_run_is_begun_again_with_the_answer(connector, harness
     await connector.answer(run, seen.questions[0].id, {"approve": True})
     ended = await until(connector, run, has_ended)
     assert (ended.state, ended.output) == (RunState.COMPLETED, {"approve": True})
+
+
+async def test_a_retry_runs_the_failed_task_again_and_takes_the_results_of_the_others(
+    connector, harness, tmp_path
+):
+    """A7.2, B3: what Prefect has persisted; the flow run goes on under its id, and its states say which retry
+    it was."""
+    steps = harness.sample("steps", {"folder": str(tmp_path)})
+    runs = await goes_on_from_its_third_step(connector, steps.workflow, steps.arguments, tmp_path)
+    assert len({run.run_id for run in runs}) == 1
+    assert (await connector.poll(runs[-1])).output == "three steps"
+    assert await connector.find_retry(runs[0], key=uuid4()) is None
+
+
+async def test_tasks_whose_results_are_not_persisted_are_not_run_again_unasked(connector, harness, tmp_path):
+    """A7.2: Prefect would begin the whole flow anew."""
+    steps = harness.sample("steps", {"folder": str(tmp_path), "persist": False})
+    _, run = await start(connector, steps)
+    await until(connector, run, has_ended)
+    succeeded = {
+        "flow_runs": {"id": {"any_": [run.run_id]}},
+        "task_runs": {"state": {"name": {"any_": ["Completed"]}}},
+    }
+
+    async def are_recorded() -> bool:
+        return len(await asyncio.to_thread(harness.server.ask, "/task_runs/filter", succeeded)) == 2
+
+    await eventually(are_recorded, seconds=PATIENCE_SECONDS)
+    with pytest.raises(Rejected, match=r"not persisted their results: step-.*, step-.*persist_result"):
+        await connector.retry(run, key=uuid4())
+    assert steps_taken(tmp_path) == {"one": 1, "two": 1, "three": 1}

@@ -231,7 +231,7 @@ async def test_an_invocation_that_waits_or_stumbles_says_why(connector):
     boil = reference("Kettle/boil", "VirtualObject", "value")
     (_, ahead), (_, behind) = [await start(connector, Sample(boil, {"key": "one", "input": 9})) for _ in "12"]
     told = (await seen(connector, paused, lambda at: at.progress_message)).progress_message
-    assert told.startswith("Paused after failed attempts, until it is resumed in Restate: RuntimeError(")
+    assert told.startswith("Paused until it is resumed: RuntimeError(")
     assert "The kettle is empty." in told
     told = (await seen(connector, repeated, lambda at: at.progress_message)).progress_message
     assert told.startswith("An attempt failed and is retried at ")

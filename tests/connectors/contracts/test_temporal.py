@@ -80,6 +80,7 @@ class TemporalHarness(EngineHarness):
                 tls=False,
                 timeout_seconds=timeout_seconds,
                 definitions=definitions(),
+                pause_enabled=True,
             )
         )
 

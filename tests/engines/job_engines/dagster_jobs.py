@@ -3,11 +3,14 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from dagster import (
     AssetMaterialization,
     Definitions,
     Field,
+    In,
+    Nothing,
     OpExecutionContext,
     in_process_executor,
     job,
@@ -37,6 +40,20 @@ def wait(context: OpExecutionContext) -> None:
         time.sleep(0.2)
 
 
+def step(name: str, **options: Any) -> Any:
+    """Leaves a character in its file each time; the third fails until a file is there."""
+
+    @op(name=name, config_schema={"folder": str}, **options)
+    def made(context: OpExecutionContext) -> None:
+        folder = Path(context.op_config["folder"])
+        with (folder / name).open("a") as done:
+            done.write("x")
+        if name == "three" and not (folder / "fixed").exists():
+            raise ValueError("The third step failed.")
+
+    return made
+
+
 @job(description="Brew tea and say which.", tags={"team": "kitchen"}, executor_def=in_process_executor)
 def brew_tea() -> None:
     brew()
@@ -54,4 +71,11 @@ def steep_tea() -> None:
     wait()
 
 
-defs = Definitions(jobs=[brew_tea, spill_tea, steep_tea])
+@job(executor_def=in_process_executor)
+def take_three_steps() -> None:
+    """Three steps, of which the third fails until a file is there."""
+    after: dict[str, Any] = {"ins": {"before": In(Nothing)}}
+    step("three", **after)(step("two", **after)(step("one")()))
+
+
+defs = Definitions(jobs=[brew_tea, spill_tea, steep_tea, take_three_steps])

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from prefect import flow, get_run_logger, pause_flow_run, serve, suspend_flow_run
+from prefect import flow, get_run_logger, pause_flow_run, serve, suspend_flow_run, task
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 from prefect.input import RunInput
 from prefect.states import Completed, State
@@ -94,6 +94,24 @@ def ask(asked: Literal["input", "consent", "suspended"] = "input", timeout: int 
     create_markdown_artifact(key=RESULT, markdown=json.dumps(told))
 
 
+@task
+def step(name: str, folder: str) -> str:
+    """Leaves a character in its file each time; the third fails until a file is there."""
+    with (Path(folder) / name).open("a") as done:
+        done.write("x")
+    if name == "three" and not (Path(folder) / "fixed").exists():
+        raise ValueError("The third step failed.")
+    return name
+
+
+@flow
+def take_steps(folder: str, persist: bool = True) -> None:
+    """Three steps, of which the third fails until a file is there."""
+    for name in ("one", "two", "three"):
+        step.with_options(persist_result=persist)(name, folder)
+    create_markdown_artifact(key=RESULT, markdown='"three steps"')
+
+
 def _sleep(seconds: float, until: str) -> None:
     """Not beyond the end of whoever serves the flows: Prefect gives each run a session of its own."""
     parent, deadline = os.getppid(), time.monotonic() + seconds
@@ -113,5 +131,6 @@ if __name__ == "__main__":
         last.to_deployment("long"),
         crash.to_deployment("hard"),
         ask.to_deployment("asking"),
+        take_steps.to_deployment("steps"),
         print_starting_message=False,
     )

@@ -30,13 +30,13 @@ LOCK = "requirements/prefect.lock"
 EMPTY_DATABASES = ROOT / ".cache" / "prefect"
 """What releases of Prefect make of a new database, by their lock file."""
 FLOWS = "tests/engines/prefect/flows.py"
-SERVED = 8
+SERVED = 9
 """Deployments that FLOWS serves."""
 STARTUP_SECONDS = 100.0
 BUSY_TRIES = 20
 AUTH = "tester:prefect-password-0123456789"
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-NOT_NEEDED = ("SCHEDULER", "TRIGGERS", "FOREMAN", "EVENT_PERSISTER", "TASK_RUN_RECORDER", "REPOSSESSOR")
+NOT_NEEDED = ("SCHEDULER", "TRIGGERS", "FOREMAN", "EVENT_PERSISTER", "REPOSSESSOR")
 """Services that cost the server time and that no test looks at."""
 
 

@@ -72,6 +72,7 @@ def running_server(
         *("--metrics-port", str(free_port()), "--namespace", SECOND_NAMESPACE),
         # The namespaces' cache is read again at once, and not after ten seconds.
         *("--dynamic-config-value", 'system.namespaceCacheRefreshInterval="1s"'),
+        *("--dynamic-config-value", "frontend.WorkflowPauseEnabled=true"),
     ]
     if database is not None:
         command += ["--db-filename", str(database)]

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from temporalio import activity, workflow
@@ -39,6 +40,17 @@ async def heartbeat(steps: list[Any]) -> str:
 @activity.defn
 async def fail_often(words: str) -> None:
     raise ApplicationError(words, type="StillBroken")
+
+
+@activity.defn
+async def step(told: dict[str, str]) -> str:
+    """Leaves a character in its file each time; the third step fails until a file is there."""
+    folder = Path(told["folder"])
+    with (folder / told["name"]).open("a") as done:
+        done.write("x")
+    if told["name"] == "three" and not (folder / "fixed").exists():
+        raise ApplicationError("The third step failed.", non_retryable=True)
+    return told["name"]
 
 
 @dataclass
@@ -84,6 +96,24 @@ class Fail:
         await workflow.execute_activity(
             brew, (message or {}).get("tea", "black"), start_to_close_timeout=SHORT, retry_policy=ONCE
         )
+
+
+@workflow.defn
+class Steps:
+    """Takes three steps, or the last two of them `together`, or all of them `locally`."""
+
+    @workflow.run
+    async def run(self, message: dict[str, Any]) -> list[str]:
+        async def take(name: str) -> str:
+            told = {"name": name, "folder": message["folder"]}
+            locally = message.get("locally")
+            execute = workflow.execute_local_activity if locally else workflow.execute_activity
+            taken: str = await execute(step, told, start_to_close_timeout=SHORT, retry_policy=ONCE)
+            return taken
+
+        if message.get("together"):
+            return [await take("one"), *await asyncio.gather(take("two"), take("three"))]
+        return [await take(name) for name in ("one", "two", "three")]
 
 
 @workflow.defn
@@ -294,6 +324,7 @@ WORKFLOWS = [
     Positional,
     Later,
     Fail,
+    Steps,
     FailAlone,
     FailInChild,
     Lasting,
@@ -307,4 +338,4 @@ WORKFLOWS = [
     Binary,
     Large,
 ]
-ACTIVITIES = [brew, heartbeat, fail_often]
+ACTIVITIES = [brew, heartbeat, fail_often, step]

@@ -66,6 +66,23 @@ def last() -> None:
     wait()
 
 
+@dag(schedule=None, params={"folder": Param(type="string")})
+def take_steps() -> None:
+    """Three steps, of which the third fails until a file is there."""
+
+    @task
+    def step(name: str) -> str:
+        folder = Path(conf()["folder"])
+        with (folder / name).open("a") as done:
+            done.write("x")
+        if name == "three" and not (folder / "fixed").exists():
+            raise ValueError("The third step failed.")
+        return name
+
+    one, two, three = (step.override(task_id=name)(name) for name in ("one", "two", "three"))
+    one >> two >> three
+
+
 @dag(schedule=None, is_paused_upon_creation=True)
 def resting() -> None:
     """Is paused, so that Airflow starts none of its runs."""
@@ -96,5 +113,5 @@ def ask_much() -> None:
     choose.expand(subject=["Which for me?", "Which for you?"]) >> entry
 
 
-for made in (ask, ask_much, place_order, fail, last, resting):
+for made in (ask, ask_much, place_order, fail, last, resting, take_steps):
     made()
