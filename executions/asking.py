@@ -32,6 +32,7 @@ WAIT_SECONDS = 15.0  # With the questions before it
 IDLE_SECONDS = 60.0  # How long a result is held
 MEMORY_BYTES = 1024**3
 AT_ONCE = 2
+PIECE = 500_000  # Characters
 NARROWER = "Ask for less, such as one field, or `[:1000] |` before the rest."
 Key = tuple[UUID, int | None]
 _threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="asking")
@@ -90,11 +91,11 @@ def _ask(execution: Execution, query: str, block: int | None) -> dict[str, Any]:
         reader.hold()
 
 
-async def _read(execution: Execution) -> tuple[list[bytes], str]:
+async def _read(execution: Execution) -> tuple[list[str], str]:
     return await run_in_database(_read_columns, execution)
 
 
-def _read_columns(execution: Execution) -> tuple[list[bytes], str]:
+def _read_columns(execution: Execution) -> tuple[list[str], str]:
     """Returns output and content as they are stored, as parsing them would hold up all other callers, and a
     sentence about what is missing of them. Raises NothingToAsk."""
     own = ExecutionPayload.objects.filter(pk=execution.pk)
@@ -104,13 +105,13 @@ def _read_columns(execution: Execution) -> tuple[list[bytes], str]:
     columns = (shared if shares else own).values_list(*stored).first() or ()
     if not any(columns):
         raise NothingToAsk(execution)
-    return [(column or "").encode() for column in columns], describe_cut(cut)
+    return [column or "null" for column in columns], describe_cut(cut)
 
 
 class _Reader:
     """A process that holds a result, for one thread at a time."""
 
-    def __init__(self, key: Key, columns: list[bytes], missing: str) -> None:
+    def __init__(self, key: Key, columns: list[str], missing: str) -> None:
         self.key, self._missing = key, missing
         self.idle = Timer(IDLE_SECONDS, self._let_go)
         self._process = subprocess.Popen(
@@ -121,15 +122,15 @@ class _Reader:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # The signal that ends a server from its terminal is not for it
         )
-        told = {"lengths": [*map(len, columns)], "block": key[1], "notes": [ABOUT_OUTPUT, ASIDE]}
+        told = {"block": key[1], "notes": [ABOUT_OUTPUT, ASIDE]}
         bounds = {"memory": MEMORY_BYTES, "seconds": SECONDS, "most": MAX_ANSWER_BYTES}
-        self._unsent = [json.dumps(told | bounds).encode(), b"\n", *columns]
+        self._unsent = [json.dumps(told | bounds), *columns]
 
     def ask(self, query: str) -> dict[str, Any]:
         guard = Timer(ALL_SECONDS, self._process.kill)
         guard.start()
         try:
-            line = self._exchange(json.dumps(query).encode())
+            line = self._exchange(json.dumps(query))
         finally:
             guard.cancel()
         if line.endswith(b"\n"):
@@ -139,12 +140,16 @@ class _Reader:
             return {"problem": f"it took longer than {SECONDS:g} s. {NARROWER}"}
         return {"problem": "its process ended before it had an answer. Ask again, or for less."}
 
-    def _exchange(self, question: bytes) -> bytes:
+    def _exchange(self, question: str) -> bytes:
         """Returns an incomplete line if the process has ended."""
         target, source = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
-        unsent, self._unsent = self._unsent, []
+        lines, self._unsent = [*self._unsent, question], []
         try:
-            target.writelines([*unsent, question, b"\n"])
+            for line in lines:
+                # A piece at a time, as encoding holds up other threads.
+                for start in range(0, len(line), PIECE):
+                    target.write(line[start : start + PIECE].replace("\n", " ").encode())
+                target.write(b"\n")
             target.flush()
         except OSError:
             return b""

@@ -1,17 +1,18 @@
 """The program of a process that answers questions about one result, for `executions.asking`. It is plain
 Python and imports nothing of the product, so that it starts at once.
 
-It reads a line of JSON, which `_Reader` writes, the texts whose lengths that line has, and the questions, a
-JSON string a line. It writes a line for each, with `answer`, with `shape` (and `first`: how many items would
-fit), or with `problem`."""
+It reads lines of JSON: its bounds, the output, the content blocks, and then questions. For each of these it
+writes a line: `answer`, or `shape` (and `first`: how many items would fit), or `problem`."""
 
 import contextlib
 import gc
 import json
+import os
 import resource
 import signal
 import sys
 from collections.abc import Iterable
+from io import BufferedReader, FileIO
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -108,13 +109,12 @@ def _size(value: Any, most: int) -> int | None:
     return size
 
 
-def read_result(output: bytes, content: bytes, *, block: int | None, notes: list[Any]) -> Any:
+def read_result(output: Any, content: Iterable[Any], *, block: int | None, notes: list[Any]) -> Any:
     """Returns what is asked: the output, or of texts their JSON, else {"lines": [{"number", "text"}]}.
     `block`: only this one of the content blocks, of which `notes` are none."""
-    value = json.loads(output or b"null")
-    blocks = [one for one in json.loads(content or b"null") or () if one.get("_meta") not in notes]
-    if not blocks or (block is None and value is not None and not isinstance(value, str)):
-        return _read_text(value) if isinstance(value, str) else value
+    blocks = [one for one in content if one.get("_meta") not in notes]
+    if not blocks or (block is None and output is not None and not isinstance(output, str)):
+        return _read_text(output) if isinstance(output, str) else output
     chosen = blocks if block is None else [blocks[block]]
     return _read_text("\n\n".join(map(_words_of, chosen)))
 
@@ -163,14 +163,17 @@ def _count_fitting(items: list[Any], most: int) -> int:
 
 
 def main(source: BinaryIO, target: BinaryIO) -> None:
+    os.nice(5)  # The web process, which has other callers, comes first
     told = json.loads(source.readline())
     with contextlib.suppress(ValueError, OSError):  # Another limit is lower, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (told["memory"], told["memory"]))
     asked = problem = None
     try:
-        columns = [source.read(length) for length in told["lengths"]]
-        asked = read_result(*columns, block=told["block"], notes=told["notes"])
-        del columns
+        output, content = source.readline(), source.readline()
+        asked = read_result(
+            json.loads(output), json.loads(content) or (), block=told["block"], notes=told["notes"]
+        )
+        del output, content
     except IndexError:
         problem = {"problem": "There is no such content block."}
     except (MemoryError, RecursionError, ValueError):
@@ -189,4 +192,4 @@ def main(source: BinaryIO, target: BinaryIO) -> None:
 
 if __name__ == "__main__":
     gc.disable()  # It would look through the whole result again and again
-    main(sys.stdin.buffer, sys.stdout.buffer)
+    main(BufferedReader(FileIO(0), 2**20), sys.stdout.buffer)

@@ -312,12 +312,12 @@ async def test_as_many_questions_as_there_are_wait_a_bounded_time_for_their_turn
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_no_process_outlives_the_server_however_that_ends(is_busy):
     """Its pipe closes; what it works on meanwhile ends within the bound."""
-    told = {"lengths": [2, 0], "block": None, "notes": [], "memory": 2**30, "seconds": 1.0, "most": 100}
+    told = {"block": None, "notes": [], "memory": 2**30, "seconds": 1.0, "most": 100}
     process = subprocess.Popen(
         [sys.executable, "-P", result_reader.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     question = EQUAL if is_busy else "@"
-    process.stdin.write(json.dumps(told).encode() + b"\n[]" + json.dumps(question).encode() + b"\n")
+    process.stdin.write(json.dumps(told).encode() + b"\n[]\nnull\n" + json.dumps(question).encode() + b"\n")
     with process:
         process.stdin.close()
         assert process.wait(30) == (-signal.SIGPROF if is_busy else 0)
