@@ -27,8 +27,8 @@ from executions.reading import describe_cut
 MAX_QUERY = 2_000  # Characters
 MAX_ANSWER_BYTES = 1_700  # With what stands around it, less than 2 kB
 SECONDS = 2.0  # Of computing, whatever else the machine does
-ALL_SECONDS = 10.0  # With reading a result that is not held yet
-WAIT_SECONDS = 15.0  # With the questions before it
+ALL_SECONDS = 20.0  # With reading a result that is not held yet
+WAIT_SECONDS = 30.0  # With the questions before it
 IDLE_SECONDS = 60.0  # How long a result is held
 MEMORY_BYTES = 1024**3
 AT_ONCE = 2
@@ -127,11 +127,13 @@ class _Reader:
         self._unsent = [json.dumps(told | bounds), *columns]
 
     def ask(self, query: str) -> dict[str, Any]:
-        guard = Timer(ALL_SECONDS, self._process.kill)
+        guard = Timer(ALL_SECONDS, self.kill)
         guard.start()
+        _working.add(self)
         try:
             line = self._exchange(json.dumps(query))
         finally:
+            _working.discard(self)
             guard.cancel()
         if line.endswith(b"\n"):
             found: dict[str, Any] = json.loads(line)
@@ -157,7 +159,7 @@ class _Reader:
 
     def hold(self) -> None:
         """For further questions, in place of the one that is held."""
-        end_readers()
+        _end_held()
         if self.is_alive:
             self.idle = Timer(IDLE_SECONDS, self._let_go)
             self.idle.daemon = True
@@ -175,14 +177,18 @@ class _Reader:
             _held.remove(self)
             self.end()
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def end(self) -> None:
         self.idle.cancel()
         with contextlib.suppress(OSError), self._process:  # It may not have read all
-            self._process.kill()
+            self.kill()
 
 
 # The last that has answered. A thread takes it out, and `pop` and `remove` let only one do so.
 _held: list[_Reader] = []
+_working: set[_Reader] = set()
 
 
 def _take_held(key: Key) -> _Reader | None:
@@ -197,8 +203,15 @@ def _take_held(key: Key) -> _Reader | None:
     return None
 
 
-@atexit.register
-def end_readers() -> None:
+def _end_held() -> None:
     with contextlib.suppress(IndexError):
         while True:
             _held.pop().end()
+
+
+@atexit.register
+def end_readers() -> None:
+    """Also those that work, whose threads would delay the end of this process."""
+    for reader in [*_working]:
+        reader.kill()
+    _end_held()

@@ -358,6 +358,7 @@ def test_a_result_of_another_caller_is_not_there_to_ask():
     assert agent().get(f"/api/executions/{execution.pk}/result/", {"query": "@"}).status_code == 404
 
 
+@pytest.mark.databases("executions.asking")
 async def test_a_cached_result_and_one_that_is_gone(connect, make):
     """What is stored with the original run is asked there; what the retention has removed is not."""
     original = await make(output={"rows": ROWS})
@@ -370,6 +371,7 @@ async def test_a_cached_result_and_one_that_is_gone(connect, make):
     assert (await ask(connect, shared, "length(rows)")).is_error
 
 
+@pytest.mark.databases("executions.asking")
 async def test_what_was_too_large_to_keep_is_told_with_the_answer(connect, make):
     cut = [{"payload": "content", "bytes": 12_345}]
     found = (await ask(connect, await make(output=[1], cut=cut), "@")).structured_content
