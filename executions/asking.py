@@ -23,6 +23,7 @@ from connectors.protocol import ABOUT_OUTPUT, ASIDE
 from executions import result_reader
 from executions.models import Execution, ExecutionPayload
 from executions.reading import describe_cut
+from executions.wakeups import waits
 
 MAX_QUERY = 2_000  # Characters
 MAX_ANSWER_BYTES = 1_700  # With what stands around it, less than 2 kB
@@ -61,7 +62,7 @@ async def ask_result(execution: Execution, query: str, *, block: int | None = No
         raise NothingToAsk(execution)
     question = _threads.submit(_ask, execution, query, block)
     try:
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with waits.at_most(WAIT_SECONDS):
             found = await asyncio.wrap_future(question)
     except TimeoutError:
         raise TooManyQuestions from None
