@@ -143,10 +143,8 @@ def answer(asked: Any, query: str, *, most: int) -> dict[str, Any]:
             return {"answer": value}
         shaped = {"shape": shape_of(value, most=most)}
         return shaped | {"first": _count_fitting(value, most)} if isinstance(value, list) else shaped
-    except MemoryError:
-        return {"problem": "It needs too much memory."}
-    except RecursionError:
-        return {"problem": "It is nested too deep."}
+    except (MemoryError, RecursionError):
+        return {"problem": "it needs too much memory, or is nested too deep."}
     except JMESPathError as error:
         return {"problem": _cut(str(error), MAX_PROBLEM)}
     except Exception as error:  # noqa: BLE001 - the library lets pass what Python raises

@@ -340,8 +340,8 @@ def beginning_of(what: str, text: str, *, rest: dict[str, Any], address: str, sh
     shaped = "" if shape is None else f" Its shape: {write_output(shape)}"
     return (
         f"{what} has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} follow. To "
-        f"find something in it call get_execution_status with a JMESPath query, such as {json.dumps(ask)}; for "
-        f"the rest with {json.dumps(rest)}, or read the resource {address}.{shaped}\n\n{text[:BEGINNING]}"
+        f"find something in it call get_execution_status with a JMESPath query, such as {json.dumps(ask)}; "
+        f"for the rest with {json.dumps(rest)}, or read the resource {address}.{shaped}\n\n{text[:BEGINNING]}"
     )
 
 
