@@ -26,6 +26,7 @@ from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
 from connectors.registry import connector_kinds  # noqa: E402
+from executions.asking import end_readers  # noqa: E402
 from identity.bearers import is_known  # noqa: E402
 from identity.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from identity.tokens import METADATA_PATH  # noqa: E402
@@ -70,6 +71,7 @@ def build_application() -> Starlette:
                 yield
             finally:
                 publication.end()
+                end_readers()
                 finish_spans()
 
     application = Starlette(

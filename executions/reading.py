@@ -141,3 +141,11 @@ def decode_base64(encoded: str) -> bytes | None:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except ValueError:
         return None
+
+
+def describe_cut(cut: list[dict[str, Any]]) -> str:
+    """A sentence about what of a result was too large to keep; empty if nothing was."""
+    names = {"output": "structured content", "content": "content blocks"}
+    sizes = {entry["payload"]: entry["bytes"] for entry in cut}
+    lost = [f"{words} ({sizes[name]:,} bytes)" for name, words in names.items() if name in sizes]
+    return f"Too large to store, and therefore missing here: its {' and its '.join(lost)}." if lost else ""

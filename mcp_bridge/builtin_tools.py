@@ -27,6 +27,7 @@ from catalogue.reduced_schemas import UnknownPart
 from catalogue.schemas import ArgumentProblem, check_arguments
 from catalogue.search import WorkflowQuery, select_workflows
 from executions import problem_reports
+from executions.asking import NotAnswered, ask_result
 from executions.change_feed import watch_until_settled
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
@@ -68,6 +69,7 @@ MAX_WAIT_SECONDS = 50  # Common clients give up after 60 s
 DEFAULT_PAGE_SIZE = 10
 ANY = "any"  # A state, for models that fill in every argument
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
+REFUSED = (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart, NotAnswered)
 OTHER_SPELLINGS = {"clear_cache": "ClearCache"}  # Of built-in tools, where no workflow has that name
 
 
@@ -140,7 +142,14 @@ async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments)
         if call.shows_apps and not tool.starts and isinstance(answer, CallToolResult):
             answer.content = [*map(disarm, answer.content)]
         return answer
-    except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
+    except (
+        StartRefused,
+        InteractionRefused,
+        UnknownExecution,
+        UnknownCursor,
+        NoSuchPart,
+        NotAnswered,
+    ) as error:
         return text_result(in_words(error, call.door), is_error=True)
 
 
@@ -405,6 +414,10 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         on_progress=call.progress.tell if call.progress else None,
         unless_asks=True,
     )
+    if (query := arguments.get("query")) and execution.state == State.COMPLETED:
+        block = arguments.get("content_block")
+        found = await ask_result(execution, query, block=None if block is None else int(block))
+        return document_result({"execution_id": str(execution.pk)} | found)
     return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
 
@@ -438,6 +451,8 @@ def _status(
 def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_resource" in described:
+        ask = {"execution_id": str(execution.pk)} | content.example_query(described["output_beginning"])
+        described["ask"] = {"tool": "get_execution_status", "arguments": ask}
         return described | _rest(execution, content.BEGINNING)
     if execution.is_unapproved:
         described["note"] = PEOPLE_DECIDE
@@ -522,6 +537,10 @@ EXECUTION_TOOLS = (
                 "type": "integer",
                 "minimum": 0,
                 "description": "Of a result of several blocks (pictures, files, ...) the one wanted, from 0.",
+            },
+            "query": {
+                "type": "string",
+                "description": "JMESPath: show only this of the output. A text is {lines: [{number, text}]}.",
             },
         },
         required=("execution_id",),

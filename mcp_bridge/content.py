@@ -17,10 +17,12 @@ from catalogue.naming import counted
 from connectors.definitions import runs_as_script
 from connectors.protocol import ABOUT_OUTPUT, ASIDE
 from executions.models import Execution
-from executions.reading import decode_base64
+from executions.reading import decode_base64, describe_cut
+from executions.result_reader import shape_of
 from mcp_bridge.request_meta import NOTE
 
 BEGINNING = 2_000
+SHAPE_BYTES = 1_000
 MAX_NOTE = 15_000
 Pictured = types.ImageContent | types.AudioContent
 # Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
@@ -123,13 +125,7 @@ def why_no_output(execution: Execution) -> str:
 
 
 def what_was_cut(execution: Execution) -> str:
-    """A sentence about what was too large to keep; empty if nothing was."""
-    if not execution.payload.cut:
-        return ""
-    names = {"output": "structured content", "content": "content blocks"}
-    cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
-    lost = [f"{words} ({cut[name]:,} bytes)" for name, words in names.items() if name in cut]
-    return f"Too large to store, and therefore missing here: its {' and its '.join(lost)}." if lost else ""
+    return describe_cut(execution.payload.cut)
 
 
 @dataclass(eq=False)
@@ -338,12 +334,25 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
     }
 
 
-def beginning_of(what: str, text: str, *, rest: dict[str, Any], address: str) -> str:
+def beginning_of(what: str, text: str, *, rest: dict[str, Any], address: str, shape: Any = None) -> str:
+    """`shape`: of a value, None of a text."""
+    ask = {name: value for name, value in rest.items() if name != "output_offset"} | example_query(text)
+    shaped = "" if shape is None else f" Its shape: {write_output(shape)}"
     return (
-        f"{what} has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} follow. For "
-        f"the rest call get_execution_status with {json.dumps(rest)}, or read the resource {address}."
-        f"\n\n{text[:BEGINNING]}"
+        f"{what} has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} follow. To "
+        f"find something in it call get_execution_status with a JMESPath query, such as {json.dumps(ask)}; "
+        f"for the rest with {json.dumps(rest)}, or read the resource {address}.{shaped}\n\n{text[:BEGINNING]}"
     )
+
+
+def example_query(text: str) -> dict[str, str]:
+    """An argument of `get_execution_status`."""
+    return {"query": {"{": "keys(@)", "[": "[:3]"}.get(text[:1_000].lstrip()[:1], "lines[:20]")}
+
+
+def shape_of_output(output: Any) -> Any:
+    """Returns None for a text."""
+    return None if isinstance(output, str) else shape_of(output, most=SHAPE_BYTES)
 
 
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:

@@ -2,7 +2,7 @@
 
 import base64
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from connectors.definitions import FeatureKind
 from connectors.errors import NotFound
 from connectors.formats.lists import split_list
 from connectors.formats.mcp_apps import SCHEME
+from executions.asking import NotAnswered, ask_result
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
@@ -67,6 +68,7 @@ class Reading:
 class Found:
     contents: Sequence[Contents]
     changes: bool = False  # Whether clients must not cache it
+    ask: Callable[[], Awaitable[dict[str, Any]]] | None = None  # Instead of contents. Raises NotAnswered.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,10 +213,14 @@ def _read_result(reading: Reading) -> Found:
         raise UnknownResource(
             f"{execution.tool_name} {execution.get_state_display()}, so it has no result. {address} says why."
         )
+    offset = read_offset(reading)
+    if query := reading.variables.get("query"):
+        if offset:
+            raise UnknownResource("Use `query` or `offset`: an answer has no parts.")
+        return Found((), ask=partial(ask_result, execution, query))
     if problem := content.why_no_output(execution):
         raise UnknownResource(problem)
     text, mime_type = result_text(execution)
-    offset = read_offset(reading)
     part = _take_part(text, offset)
     if part.is_whole:
         contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
@@ -355,12 +361,12 @@ EXECUTION_RESOURCES = (
         suggestions={"id": _suggest_newest},
     ),
     ResourceKind(
-        template=UriTemplate.parse("execution://{id}/result{?offset}"),
+        template=UriTemplate.parse("execution://{id}/result{?offset,query}"),
         name="execution_result",
         title="The result of an execution",
         description=(
             "The output of a completed run. A large one comes in parts: `offset` is the character to begin "
-            "at, and each part tells the address of the next."
+            "at, and each part tells the address of the next. `query` is JMESPath, to read less of it."
         ),
         mime_type=None,
         # Callers who may only run read the large results of their calls here.
@@ -415,6 +421,10 @@ async def _answer_read(
         if isinstance(found, upstream.Located):
             given = upstream.given_input(context, params, found.feature, access)
             return await upstream.read_resource(context, found, params.uri, access, given)
+        if found.ask is not None:
+            found = Reading(access, params.uri, {}).holds(content.write_output(await found.ask()))
+    except NotAnswered as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from None
     except (UnknownResource, NotFound) as error:
         code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
         raise MCPError(code, str(error), data={"uri": params.uri[:MAX_ADDRESS_LENGTH]}) from None

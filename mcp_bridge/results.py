@@ -39,8 +39,9 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
             described.pop("output", None)
     if "output" not in described or content.fits_inline(text := content.write_output(described["output"])):
         return described
-    del described["output"]
+    shape = content.shape_of_output(described.pop("output"))
     described |= {"output_beginning": text[: content.BEGINNING], "output_characters": len(text)}
+    described |= {} if shape is None else {"output_shape": shape}
     # Only the result of a completed run can be read in parts.
     return described | ({"output_resource": content.result_address(execution)} if execution.succeeded else {})
 
@@ -175,7 +176,8 @@ def _output_result(
     if not is_said:
         rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
         address = content.result_address(execution)
-        beginning = content.beginning_of("The output", text, rest=rest, address=address)
+        shape = content.shape_of_output(execution.payload.output)
+        beginning = content.beginning_of("The output", text, rest=rest, address=address, shape=shape)
         shown += [TextContent(text=beginning), *_links(execution, text, protocol_version)]
     if missing := execution.error or content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))

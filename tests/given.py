@@ -31,6 +31,7 @@ from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
 from config.monitoring import forget_measures
+from executions.asking import end_readers
 from executions.failure_spikes import find_spikes
 from executions.runner.schedule import forget_runs
 from executions.starting import forget_admissions
@@ -81,6 +82,7 @@ def _forget() -> None:
     forget_outages()
     forget_bearers()
     forget_uses()
+    end_readers()
     forget_rates()
     forget_outside()
     forget_pauses()

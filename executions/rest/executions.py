@@ -32,6 +32,7 @@ from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs, run_notices
 from executions.approvals import PERMISSION
+from executions.asking import TooManyQuestions, ask_result
 from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
 from executions.models import CancelProgress, Execution, ExecutionEvent, State
@@ -39,6 +40,7 @@ from executions.models.execution import ExecutionQuerySet
 from executions.models.lifecycle import StartRequest
 from executions.preflight import MAX_CALLS, Obstacle, PlannedCall, check_calls
 from executions.questions import answer_questions, describe_questions
+from executions.reading import find_execution
 from executions.rest import shared
 from executions.starting import create_execution
 from executions.waiting import start_and_wait
@@ -334,6 +336,21 @@ class AnswerQuestionSerializer(base.StrictSerializer):
     content = base.JSONObjectField(default=dict, help_text="It must match the question's schema.")
 
 
+class AskSerializer(base.StrictSerializer):
+    """A question about a result."""
+
+    query = serializers.CharField(max_length=MAX_QUERY, help_text="A JMESPath expression.")
+
+
+class FoundSerializer(serializers.Serializer[Any]):
+    answer = shared.AnyJSONField(required=False, help_text="What the expression finds, unless too large.")
+    shape = shared.AnyJSONField(
+        required=False, help_text="Instead of a large answer: its fields, lengths and some values."
+    )
+    note = serializers.CharField(required=False, help_text="How to see more of it.")
+    missing = serializers.CharField(required=False, help_text="What of the result was too large to keep.")
+
+
 class AnswerSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField(source="execution.pk")
     query = serializers.CharField()
@@ -374,6 +391,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         "preflight": Access(Scope.RUN, "executions.add_execution"),
         "cancel": Access(Scope.RUN, "executions.change_execution"),
         **admin_access("executions.change_execution", "resolve"),
+        "result": Access(Scope.READ, "executions.view_execution", Scope.RUN),
         "query": Access(Scope.READ, "executions.view_execution"),
         "signal": Access(Scope.RUN, "executions.change_execution"),
         "answer": Access(Scope.RUN, "executions.change_execution"),
@@ -490,6 +508,29 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         asked = self.read_body(ResolveSerializer)
         resolved = _resolve(pk, asked, caller=shared.caller_of(request))
         return self.answer_with(resolved)
+
+    @extend_schema(
+        parameters=[AskSerializer],
+        responses={
+            200: forced_singular_serializer(FoundSerializer),  # type: ignore[no-untyped-call]
+            400: as_problem("The expression is wrong, does not fit the result, or needs too much."),
+            409: as_problem("The execution has no result."),
+            503: as_problem("Too many questions are asked at present."),
+        },
+        filters=False,
+    )
+    @action(detail=True, pagination_class=None)
+    def result(self, request: Request, pk: str) -> Response:
+        """Ask a result.
+        Answers a JMESPath expression over the output of a completed run, within 2 s and 2 kB. A text is
+        `{"lines": [{"number", "text"}]}`, or what it holds as JSON."""
+        asked = _read_parameters(request, AskSerializer)
+        caller = shared.caller_of(request)
+        execution = find_execution(pk, caller=caller)  # Without its payload, which takes long to parse
+        with shared.waiting_places.one_for(caller.key) as has_place:
+            if not has_place:
+                raise TooManyQuestions
+            return Response(run_without_connection(ask_result(execution, asked["query"])))
 
     @extend_schema(request=TalkSerializer, responses={200: AnswerSerializer, **REFUSALS})
     @action(detail=True, methods=["post"])
@@ -622,15 +663,19 @@ class EngineRunViewSet(shared.ExecutionsViewSet[Execution]):
         Asks the engine for its own list, the latest first, regardless of which client started them. Nothing
         is stored. For administrators."""
         row = get_object_or_404(Source, name=source)
-        asked = RunFilterSerializer(data=_without_blanks(request.query_params))
-        if not asked.is_valid():
-            found = base.find_problems(asked.errors)
-            problems = [base.Problem(f"?{one.path[1:]}", one.message) for one in found]
-            raise base.Refusal.invalid(base.REFUSED, problems)
-        wanted = dict(asked.validated_data)
+        wanted = _read_parameters(request, RunFilterSerializer)
         page = {"page_size": wanted.pop("page_size"), "cursor": wanted.pop("cursor")}
         runs = list_engine_runs(row, RunFilter(states=frozenset(wanted.pop("states", ())), **wanted), **page)
         return Response(EngineRunPageSerializer(run_without_connection(runs)).data)
+
+
+def _read_parameters(request: Request, expected: type[base.StrictSerializer]) -> dict[str, Any]:
+    asked = expected(data=_without_blanks(request.query_params))
+    if not asked.is_valid():
+        found = base.find_problems(asked.errors)
+        problems = [base.Problem(f"?{one.path[1:]}", one.message) for one in found]
+        raise base.Refusal.invalid(base.REFUSED, problems)
+    return dict(asked.validated_data)
 
 
 def _without_blanks(parameters: QueryDict) -> QueryDict:

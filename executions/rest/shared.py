@@ -18,7 +18,7 @@ from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet, Row
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.formats.lists import split_list
-from executions import approvals, engine_runs, interacting, questions, refusals
+from executions import approvals, asking, engine_runs, interacting, questions, refusals
 from executions.reading import UnknownExecution
 from executions.starting import read_idempotency_key
 
@@ -83,6 +83,9 @@ CODES: dict[type[Exception], int] = {
     questions.AnswerRefused: 409,
     questions.NotAllowedToAnswer: 403,
     questions.UnfitAnswer: 400,
+    asking.NotAnswered: 400,
+    asking.NothingToAsk: 409,
+    asking.TooManyQuestions: 503,
     interacting.InteractionRefused: 409,
     interacting.UnknownInteraction: 400,
     interacting.UnfitArguments: 400,
@@ -97,6 +100,7 @@ CODES: dict[type[Exception], int] = {
 }
 PLACES = {
     refusals.UnusableNotice: "/notify",
+    asking.NotAnswered: "?query",
     interacting.UnknownInteraction: "/name",
     engine_runs.UnknownRun: "/run_id",
 }

@@ -17,7 +17,7 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import owned
 
 METADATA, LIST = "workflow://metadata/{name}", "workflow://list{?tags}"
-EXECUTION, RESULT = "execution://{id}", "execution://{id}/result{?offset}"
+EXECUTION, RESULT = "execution://{id}", "execution://{id}/result{?offset,query}"
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ async def test_templates_tell_every_address(connect, era):
         "workflow://metadata/{name}",
         "workflow://schema/{name}",
         "execution://{id}",
-        "execution://{id}/result{?offset}",
+        "execution://{id}/result{?offset,query}",
         "execution://{id}/result/content/{number}{?offset}",
     ]
     assert all(template.description and template.title for template in templates)
