@@ -142,14 +142,7 @@ async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments)
         if call.shows_apps and not tool.starts and isinstance(answer, CallToolResult):
             answer.content = [*map(disarm, answer.content)]
         return answer
-    except (
-        StartRefused,
-        InteractionRefused,
-        UnknownExecution,
-        UnknownCursor,
-        NoSuchPart,
-        NotAnswered,
-    ) as error:
+    except REFUSED as error:
         return text_result(in_words(error, call.door), is_error=True)
 
 
