@@ -112,7 +112,14 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
         "icons": workflow.shown_icons,
         "input_schema": workflow.served_input_schema,
         "output_schema": workflow.served_output_schema,
-        **describe_interactions(workflow),
+        # Queries and signals in full; empty kinds are left out.
+        **{
+            name: [
+                one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)}
+                for one in declared
+            ]
+            for name, declared in declared_interactions(workflow).items()
+        },
     }
     failing = [outage for outage in current_outages() if outage.source == workflow.source.name]
     return described | ({"unavailable_source": _describe_outages(failing)[0]} if failing else {})
@@ -193,16 +200,6 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
         for one in several
         if kind in (None, of_kind)
     ]
-
-
-def describe_interactions(workflow: Workflow) -> dict[str, Any]:
-    """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
-    return {
-        name: [
-            one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
-        ]
-        for name, declared in declared_interactions(workflow).items()
-    }
 
 
 def declared_interactions(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:

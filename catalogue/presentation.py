@@ -45,7 +45,12 @@ def read_icons(raw: Any) -> tuple[list[dict[str, Any]], list[str]]:
             problems.append(f"Icons beyond the first {MAX_ICONS} are left out.")
             break
         try:
-            icon = _read_icon(given, left)
+            # `src` and MCP's other members where well-formed.
+            if not isinstance(given, dict):
+                raise Unusable("it is not an object.")
+            check_icon_address(given.get("src"), at_most=left)
+            optional = [name for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))]
+            icon = {name: given[name] for name in ("src", *optional)}
         except Unusable as problem:
             problems.append(f"Icon {number} is left out: {problem}")
         else:
@@ -73,15 +78,6 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
             "its address is neither https: nor data:image/png (jpeg, webp, gif) in base64. "
             "SVG is not accepted in data:, because it may contain scripts."
         )
-
-
-def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
-    """`src` and MCP's other members where well-formed."""
-    if not isinstance(given, dict):
-        raise Unusable("it is not an object.")
-    check_icon_address(given.get("src"), at_most=at_most)
-    kept = {name: given[name] for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))}
-    return {"src": given["src"]} | kept
 
 
 def _is_secure_address(address: str) -> bool:

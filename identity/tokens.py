@@ -247,7 +247,14 @@ def find_token(text: str) -> AccessToken | None:
     try:
         _note_use(token, digest, now)
         if token.end_logged_at is None and token.ends_soon:
-            _log_end(token)
+            # Once, by the first process to notice.
+            unlogged = AccessToken.objects.filter(pk=token.pk, end_logged_at=None)
+            if unlogged.update(end_logged_at=timezone.now()):
+                logger.warning(
+                    "The token {!r} is in use and expires at {:%Y-%m-%d %H:%M} UTC. Rotate it before then.",
+                    token.name,
+                    token.expires_at,
+                )
     except (OperationalError, InternalError) as error:
         logger.warning("The use of the token {} could not be recorded: {}", token.name, error)
     return token
@@ -280,17 +287,6 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     if len(_written_at) >= REMEMBERED_USES:
         forget_uses()
     _written_at[token.pk] = time.monotonic()
-
-
-def _log_end(token: AccessToken) -> None:
-    """Once, by the first process to notice."""
-    unlogged = AccessToken.objects.filter(pk=token.pk, end_logged_at=None)
-    if unlogged.update(end_logged_at=timezone.now()):
-        logger.warning(
-            "The token {!r} is in use and expires at {:%Y-%m-%d %H:%M} UTC. Rotate it before then.",
-            token.name,
-            token.expires_at,
-        )
 
 
 def read_token(text: str) -> "Access | None":

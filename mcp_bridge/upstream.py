@@ -148,7 +148,14 @@ def given_input(
         return None
     state = None
     if params.request_state is not None:
-        state = _open_state(params.request_state, feature, access)
+        # The server's own state, which may be secret and must belong to the same caller.
+        try:
+            opened = decrypt_credentials(params.request_state)
+        except CredentialsUnreadable:
+            opened = {}
+        if (opened.get("feature"), opened.get("caller")) != (str(feature.pk), access.caller.key):
+            raise MCPError(types.INVALID_PARAMS, UNKNOWN_STATE)
+        state = opened.get("state")
     return GivenInput(
         capabilities=answers_of(context),
         caller=access.caller.key,
@@ -171,18 +178,6 @@ def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> typ
         return types.InputRequiredResult.model_validate(asked)
     except ValidationError:
         raise _unusable(feature, "its question") from None
-
-
-def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
-    """Returns the server's own state, which may be secret and must belong to the same caller. Raises
-    MCPError."""
-    try:
-        opened = decrypt_credentials(sealed)
-    except CredentialsUnreadable:
-        opened = {}
-    if (opened.get("feature"), opened.get("caller")) != (str(feature.pk), access.caller.key):
-        raise MCPError(types.INVALID_PARAMS, UNKNOWN_STATE)
-    return opened.get("state")
 
 
 async def get_prompt(

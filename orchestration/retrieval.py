@@ -211,7 +211,9 @@ def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required:
         need = "required" if name in found.required else "optional"
         yield _line(path, given, detail, need if says_required else "")
         if depth > 1:
-            inner, mark = _inside(given.place)
+            # The items of a list, or the place itself
+            items = _stated(given.place).get("items")
+            inner, mark = (given.place.at(items), "[]") if isinstance(items, dict) else (given.place, "")
             yield from _lines(inner, f"{path}{mark}.", depth - 1, detail, says_required)
 
 
@@ -230,12 +232,6 @@ def _stated(place: Place) -> dict[str, Any]:
     for schema in place.chain():
         stated = schema | stated
     return stated
-
-
-def _inside(place: Place) -> tuple[Place, str]:
-    """Returns the items of a list, with the path suffix `[]`, or the place itself."""
-    items = _stated(place).get("items")
-    return (place.at(items), "[]") if isinstance(items, dict) else (place, "")
 
 
 def _limits(stated: dict[str, Any]) -> Iterator[str]:

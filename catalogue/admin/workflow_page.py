@@ -398,6 +398,7 @@ class WorkflowPage(ToolPagesMixin):
             request.user.has_perm(f"catalogue.{verb}_toolset") for verb in ("view", "change")
         )
         explanation = explain_exposure(obj, enabled_filters())
+        may_change_toolsets = request.user.has_perm("catalogue.change_toolset")
         return {
             "show_history": False,  # A tab has it
             "previous": previous and self._address_of(request, "change", previous),
@@ -414,7 +415,7 @@ class WorkflowPage(ToolPagesMixin):
             "facts": [fact(request, obj) for fact in added("workflow_facts")],
             "links": [one for offer in added("workflow_links") for one in offer(request, obj)],
             "memberships": memberships_of(obj) if may_see_toolsets else [],
-            "offered_toolsets": _offered_toolsets(request, obj),
+            "offered_toolsets": may_change_toolsets and Toolset.objects.exclude(picked=obj).only("slug"),
             "toolsets_url": self._address_of(request, "toolsets", obj.pk),
             "preview_url": self._preview_url(request, obj),
             "usage": [section(request, obj) for section in added("workflow_sections")],
@@ -498,11 +499,6 @@ def preview_of(form: Any) -> dict[str, Any]:
             if name != "enabled"
         ],
     }
-
-
-def _offered_toolsets(request: HttpRequest, workflow: Workflow) -> Any:
-    may = request.user.has_perm("catalogue.change_toolset")
-    return Toolset.objects.exclude(picked=workflow).only("slug") if may else ()
 
 
 def _events_of(workflow: Workflow) -> list[Event]:
