@@ -62,7 +62,13 @@ def show_reach(request: HttpRequest) -> HttpResponseBase:
     reach = Reach(catalogue, find_holders(with_applications=sees_applications))
     by_key = {holder.key: holder for holder in reach.holders}
     caller, tool = by_key.get(chosen["caller"]), catalogue.workflows.get(chosen["tool"])
-    workflows = _chosen_workflows(catalogue, reach, chosen["q"], caller)
+    seen: Any = catalogue.workflows if caller is None else reach.tools_of(caller)
+    words = chosen["q"].casefold().split()
+    workflows = [
+        seen[name]
+        for name in seen
+        if all(word in f"{name} {seen[name].title} {seen[name].source.name}".casefold() for word in words)
+    ]
     if "csv" in request.GET:
         rows = _lines(_rows(catalogue, reach, workflows), caller)
         return send_rows(COLUMNS, rows, name="who can call what", by=actor_of(request), filters=chosen)
@@ -93,18 +99,6 @@ def show_reach(request: HttpRequest) -> HttpResponseBase:
         "sees_applications": sees_applications,
     }
     return TemplateResponse(request, "identity/admin/reach.html", context)
-
-
-def _chosen_workflows(
-    catalogue: ExposedCatalogue, reach: Reach, text: str, caller: Holder | None
-) -> list[Workflow]:
-    seen: Any = catalogue.workflows if caller is None else reach.tools_of(caller)
-    words = text.casefold().split()
-    return [
-        seen[name]
-        for name in seen
-        if all(word in f"{name} {seen[name].title} {seen[name].source.name}".casefold() for word in words)
-    ]
 
 
 def _chosen_holders(reach: Reach, text: str, tool: Workflow | None) -> list[Holder]:
