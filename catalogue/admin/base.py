@@ -469,8 +469,12 @@ class SinceFilter(OptionsFilter):
 def column(label: Any, field: str, show: Callable[[Any], Any] = ago, *, sorts: bool = True) -> Any:
     """A column that shows a field, such as `workflow__tool_name`, and sorts by it."""
     read = attrgetter(field.replace("__", "."))
-    shown = admin.display(description=label, ordering=field if sorts else None)
-    return shown(lambda pages, obj: show(read(obj)))
+    return cell(label, lambda obj: show(read(obj)), sorts_by=field if sorts else None)
+
+
+def cell(label: Any, show: Callable[[Any], Any], *, sorts_by: str | None = None) -> Any:
+    """A column that shows what a function makes of a row."""
+    return admin.display(description=label, ordering=sorts_by)(lambda pages, obj: show(obj))
 
 
 class FixedRowsMixin:

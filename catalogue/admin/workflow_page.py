@@ -21,7 +21,7 @@ from unfold import widgets
 
 from catalogue.actions import workflows as actions
 from catalogue.actions.toolsets import add_to_toolset, remove_from_toolset
-from catalogue.admin.base import CatalogueForm, column, describe_changes
+from catalogue.admin.base import CatalogueForm, cell, column, describe_changes
 from catalogue.admin.discovery_runs import NAMED
 from catalogue.admin.extensions import added
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
@@ -346,6 +346,13 @@ class WorkflowPage(ToolPagesMixin):
     upstream_description = column(gettext_lazy("engine's description"), "description", str)
     upstream_tags = column(gettext_lazy("engine's tags"), "tags", ", ".join)
     upstream_timeout = column(gettext_lazy("engine's timeout"), "upstream_timeout_seconds", _in_seconds)
+    rules_summary = column(gettext_lazy("or depending on arguments"), "approval_rules", write_rules)
+    upstream_hints = column(
+        gettext_lazy("engine's hints"), "hints", lambda hints: ", ".join(hint_words(hints))
+    )
+    upstream_type = cell(
+        gettext_lazy("engine's type"), lambda workflow: workflow.get_execution_type_display()
+    )
     upstream_cache = column(gettext_lazy("engine's cache time"), "upstream_cache_seconds", _in_seconds)
 
     @admin.display(description=gettext_lazy("arguments"))
@@ -359,18 +366,6 @@ class WorkflowPage(ToolPagesMixin):
             if "description" in override:
                 lines.append(f"{name}: {override['description']}")
         return "\n".join(lines)
-
-    @admin.display(description=gettext_lazy("or depending on arguments"))
-    def rules_summary(self, workflow: Workflow) -> str:
-        return write_rules(workflow.approval_rules)
-
-    @admin.display(description=gettext_lazy("engine's hints"))
-    def upstream_hints(self, workflow: Workflow) -> str:
-        return ", ".join(hint_words(workflow.hints))
-
-    @admin.display(description=gettext_lazy("engine's type"))
-    def upstream_type(self, workflow: Workflow) -> str:
-        return workflow.get_execution_type_display()
 
     @admin.display(description=gettext_lazy("engine's icons"))
     def upstream_icons(self, workflow: Workflow) -> str:
