@@ -139,8 +139,10 @@ def head() -> str:
 def _seal_batch(after: int, adopts: bool) -> tuple[int, int, bool]:
     """Seals stored entries after that number. Returns how many were sealed, the last number that was
     examined, and whether there may be more."""
-    progress = _lock_progress(waits=adopts)
-    if progress is None:
+    progress = Progress.objects.select_for_update(skip_locked=not adopts).filter(pk=Progress.ONLY).first()
+    if progress is None and not Progress.objects.filter(pk=Progress.ONLY).exists():
+        progress = Progress.objects.create()
+    if progress is None:  # Another process seals
         return 0, after, False
     last = Segment.objects.order_by("number").last()
     if last is not None and not adopts and not _is_sealed(last, _known_keys()):
@@ -156,14 +158,6 @@ def _seal_batch(after: int, adopts: bool) -> tuple[int, int, bool]:
         _seal_entries(kind, entries)
     reached = written[-1].pk if written else after
     return sum(map(len, by_kind.values())), reached, is_more or len(written) == BATCH
-
-
-def _lock_progress(*, waits: bool) -> Progress | None:
-    """None while another process seals, unless it `waits`."""
-    locked = Progress.objects.select_for_update(skip_locked=not waits).filter(pk=Progress.ONLY).first()
-    if locked is None and not Progress.objects.filter(pk=Progress.ONLY).exists():
-        locked = Progress.objects.create()
-    return locked
 
 
 def _gather(progress: Progress, by_kind: dict[str, list[Entry]], adopts: bool) -> bool:

@@ -17,7 +17,6 @@ from catalogue.reduced_schemas import open_part
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.served_schemas import describe_inputs, describe_outputs, serve_schema, summarise_inputs
 
-SHORT_DESCRIPTION = 150
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 
@@ -112,7 +111,14 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
         "icons": workflow.shown_icons,
         "input_schema": workflow.served_input_schema,
         "output_schema": workflow.served_output_schema,
-        **describe_interactions(workflow),
+        # Queries and signals in full; empty kinds are left out.
+        **{
+            name: [
+                one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)}
+                for one in declared
+            ]
+            for name, declared in declared_interactions(workflow).items()
+        },
     }
     failing = [outage for outage in current_outages() if outage.source == workflow.source.name]
     return described | ({"unavailable_source": _describe_outages(failing)[0]} if failing else {})
@@ -150,7 +156,7 @@ def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:
     ]
 
 
-def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
+def shorten(text: str, length: int = 150) -> str:
     """One line, cut after its last complete word within the length, with "..."."""
     line = " ".join(text.split())
     if len(line) <= length:
@@ -193,16 +199,6 @@ def interactions_of(workflow: Workflow, kind: InteractionKind | None = None) -> 
         for one in several
         if kind in (None, of_kind)
     ]
-
-
-def describe_interactions(workflow: Workflow) -> dict[str, Any]:
-    """`{queries: [...], signals: [...]}` in full; empty kinds are left out."""
-    return {
-        name: [
-            one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
-        ]
-        for name, declared in declared_interactions(workflow).items()
-    }
 
 
 def declared_interactions(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:

@@ -31,16 +31,6 @@ ATOM = re.compile(r"\\(?:[pPuk]\{[^}]*\}|.)|\[\^?\]?|\]|.", re.DOTALL)
 CLOSED = ("additionalProperties", "unevaluatedProperties")
 
 
-def compile_pattern(pattern: str) -> jsonschema_rs.Validator:
-    """A linear-time matcher that searches strings for `pattern`. Raises ValueError."""
-    if (matcher := _compile(pattern, LINEAR)) is None:
-        raise ValueError(
-            f"{pattern!r} is not a valid regular expression (look-arounds and back-references are not "
-            "supported)."
-        )
-    return matcher
-
-
 def leave_out_patterns(schema: dict[str, Any]) -> list[str]:
     """Remove the patterns that neither engine supports from a schema, and name them."""
     gone: dict[str, None] = {}
@@ -174,4 +164,9 @@ def pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], object]:
     """The result is truthy if it matches. Raises ValueError."""
     if syntax == "glob":
         return re.compile(translate(pattern)).match
-    return compile_pattern(pattern).is_valid
+    if (matcher := _compile(pattern, LINEAR)) is None:
+        raise ValueError(
+            f"{pattern!r} is not a valid regular expression (look-arounds and back-references are not "
+            "supported)."
+        )
+    return matcher.is_valid

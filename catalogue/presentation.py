@@ -17,7 +17,6 @@ CURATORS_HINTS = {  # The fields of a workflow with the curator's value, and MCP
 }
 MAX_ICONS = 8
 MAX_ICON_CHARACTERS = 20_000  # Of all icons of a workflow together; every list of tools carries them
-MAX_ADDRESS_CHARACTERS = 2_000
 RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")  # SVG can hold scripts
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}")
 SIZE = re.compile(r"any|[1-9][0-9]{0,4}x[1-9][0-9]{0,4}")
@@ -45,7 +44,12 @@ def read_icons(raw: Any) -> tuple[list[dict[str, Any]], list[str]]:
             problems.append(f"Icons beyond the first {MAX_ICONS} are left out.")
             break
         try:
-            icon = _read_icon(given, left)
+            # `src` and MCP's other members where well-formed.
+            if not isinstance(given, dict):
+                raise Unusable("it is not an object.")
+            check_icon_address(given.get("src"), at_most=left)
+            optional = [name for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))]
+            icon = {name: given[name] for name in ("src", *optional)}
         except Unusable as problem:
             problems.append(f"Icon {number} is left out: {problem}")
         else:
@@ -75,17 +79,8 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
         )
 
 
-def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
-    """`src` and MCP's other members where well-formed."""
-    if not isinstance(given, dict):
-        raise Unusable("it is not an object.")
-    check_icon_address(given.get("src"), at_most=at_most)
-    kept = {name: given[name] for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))}
-    return {"src": given["src"]} | kept
-
-
 def _is_secure_address(address: str) -> bool:
-    if len(address) > MAX_ADDRESS_CHARACTERS or not (address.isascii() and address.isprintable()):
+    if len(address) > 2_000 or not (address.isascii() and address.isprintable()):
         return False
     try:
         parts = urlsplit(address)

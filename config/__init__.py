@@ -22,20 +22,16 @@ class ProductConfig(AppConfig):
         """Sets the current Celery app before any task is sent."""
         import_module("config.celery")
         register(_check_scheme)
-        _translate_derived_names()
-
-
-def _translate_derived_names() -> None:
-    """Django makes names of models and fields from those in the code, in which no call of gettext stands.
-    The command `makemessages` of this app collects them."""
-    for model in apps.get_models(include_auto_created=True):
-        if "verbose_name_plural" not in model._meta.original_attrs:
-            # Django appends an "s" to the name, which is wrong in other languages.
-            model._meta.verbose_name_plural = str(model._meta.verbose_name_plural)
-        for named in (model._meta, *model._meta.local_fields, *model._meta.local_many_to_many):
-            for kind in ("verbose_name", "verbose_name_plural"):
-                if isinstance(name := getattr(named, kind, None), str):
-                    setattr(named, kind, gettext_lazy(name))
+        # Django makes names of models and fields from those in the code, in which no call of gettext stands.
+        # The command `makemessages` of this app collects them.
+        for model in apps.get_models(include_auto_created=True):
+            if "verbose_name_plural" not in model._meta.original_attrs:
+                # Django appends an "s" to the name, which is wrong in other languages.
+                model._meta.verbose_name_plural = str(model._meta.verbose_name_plural)
+            for named in (model._meta, *model._meta.local_fields, *model._meta.local_many_to_many):
+                for kind in ("verbose_name", "verbose_name_plural"):
+                    if isinstance(name := getattr(named, kind, None), str):
+                        setattr(named, kind, gettext_lazy(name))
 
 
 def _check_scheme(app_configs: object, **_: object) -> list[Warning]:

@@ -42,15 +42,6 @@ class _ProtectedResourceMetadata:
     __call__ = staticmethod(protected_resource_metadata)
 
 
-def _serve_metrics() -> None:
-    """Serves them under servers other than our command, which has done it. Of their several processes, one
-    has the address, and the others serve all else."""
-    try:
-        serve_metrics(settings.METRICS_ADDRESS)
-    except CommandError as error:
-        logger.error("{}", error)
-
-
 def build_application() -> Starlette:
     """Its lifespan can be entered once."""
     endpoint = McpEndpoint()
@@ -66,7 +57,12 @@ def build_application() -> Starlette:
             gc.freeze()
             gc.set_threshold(10_000, 20, 50)
             publication.begin()
-            _serve_metrics()
+            # Serves them under servers other than our command, which has done it. Of their several processes,
+            # one has the address, and the others serve all else.
+            try:
+                serve_metrics(settings.METRICS_ADDRESS)
+            except CommandError as error:
+                logger.error("{}", error)
             try:
                 yield
             finally:

@@ -153,7 +153,15 @@ class _Asked:
     def __init__(self, page: ConsentPage, request: HttpRequest) -> None:
         user: Any = request.user
         self._user, self._request = user, request
-        _bound_reading(request)
+        # Limits how many client addresses each user can make this server read.
+        client_id = request.GET.get("client_id", "")
+        if client_id.startswith("https://") and not Application.objects.filter(client_id=client_id).exists():
+            try:
+                count_attempt(CLIENT_DOCUMENTS, str(request.user.pk))
+            except TooManyFailures as problem:
+                raise FatalClientError(
+                    error=CustomOAuth2Error(error="slow_down", description=str(problem), status_code=429)
+                ) from None
         scopes, self.credentials = page.validate_authorization_request(request)
         self.application = Application.objects.get(client_id=self.credentials["client_id"])
         self.redirect: str = self.credentials["redirect_uri"]
@@ -213,18 +221,6 @@ class _Asked:
 def _origin_of(address: str) -> str:
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
-
-
-def _bound_reading(request: HttpRequest) -> None:
-    """Limits how many client addresses each user can make this server read. Raises OAuthToolkitError."""
-    client_id = request.GET.get("client_id", "")
-    if client_id.startswith("https://") and not Application.objects.filter(client_id=client_id).exists():
-        try:
-            count_attempt(CLIENT_DOCUMENTS, str(request.user.pk))
-        except TooManyFailures as problem:
-            raise FatalClientError(
-                error=CustomOAuth2Error(error="slow_down", description=str(problem), status_code=429)
-            ) from None
 
 
 class TokenEndpoint(views.TokenView):  # type: ignore[misc]

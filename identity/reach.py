@@ -94,7 +94,12 @@ class Reach:
             bounds = holder.bounds
             what = bounds.toolset, catalogue.reservations.exclusions_for(bounds.person)
             if what not in self._alike:
-                self._alike[what] = _Alike(_seen_within(bounds, catalogue))
+                # A holder that is not bound can also use the addresses of toolsets.
+                places = [bounds.toolset] if bounds.toolset else [None, *catalogue.toolsets]
+                seen = {place: catalogue.seen_within(Bounds(place, bounds.person)) for place in places}
+                self._alike[what] = _Alike(
+                    {place: workflows for place, workflows in seen.items() if workflows}
+                )
             self._alike[what].holders.append(holder)
             self._of[holder.key] = self._alike[what]
 
@@ -114,10 +119,3 @@ class Reach:
             for alike in self._alike.values()
         )
         return [(places, holders) for places, holders in found if places]
-
-
-def _seen_within(bounds: Bounds, catalogue: ExposedCatalogue) -> dict[Place, Workflows]:
-    """A holder that is not bound can also use the addresses of toolsets."""
-    places = [bounds.toolset] if bounds.toolset else [None, *catalogue.toolsets]
-    seen = {place: catalogue.seen_within(Bounds(place, bounds.person)) for place in places}
-    return {place: workflows for place, workflows in seen.items() if workflows}

@@ -175,7 +175,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     queryset = AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
     serializer_class: Any = TokenSerializer
     filterset_class = TokenFilters
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("mcp_bridge.view_accesstoken", "list", "retrieve"),
         **admin_access("mcp_bridge.add_accesstoken", "create"),
@@ -183,15 +182,12 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         **admin_access("mcp_bridge.change_accesstoken", "end_former_secret", "revoke"),
     }
 
-    @extend_schema(
-        summary="Create an access token",
-        description="The token itself is only in this response. Callers cannot grant more than they have: "
-        "staff only scopes that their permissions cover, and a token only a lifetime within its own.",
-        request=NewTokenSerializer,
-        responses={201: SecretTokenSerializer},
-    )
+    @extend_schema(request=NewTokenSerializer, responses={201: SecretTokenSerializer})
     @transaction.atomic
     def create(self, request: Request) -> Response:
+        """Create an access token.
+        The token itself is only in this response. Callers cannot grant more than they have: staff only
+        scopes that their permissions cover, and a token only a lifetime within its own."""
         given = self.read_body(NewTokenSerializer)
         given["expires_at"] = self._expiry(given.get("expires_at", Expiry.USUAL))
         maker = self._maker()
@@ -199,13 +195,11 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         self.record("Added.", token)
         return self._shown_once(token, text, status.HTTP_201_CREATED)
 
-    @extend_schema(
-        summary="Change an access token",
-        description="The name and the scopes cannot be changed. Create another token instead.",
-        request=TokenChangeSerializer,
-    )
+    @extend_schema(request=TokenChangeSerializer)
     @transaction.atomic
     def partial_update(self, request: Request, pk: str) -> Response:
+        """Change an access token.
+        The name and the scopes cannot be changed. Create another token instead."""
         token = self.get_object()
         given = self.read_body(TokenChangeSerializer)
         if "owner" in given:
@@ -215,15 +209,14 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return self.answer_with(token)
 
     @extend_schema(
-        operation_id="tokens_rotate",
-        summary="Rotate an access token",
-        description="The new secret is only in this response. The current one works `overlap_hours` more, "
-        "an earlier one no longer.",
         request=RotationSerializer,
         responses={200: SecretTokenSerializer, 409: base.as_problem("The token is revoked.")},
     )
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, pk: str) -> Response:
+        """Rotate an access token.
+        The new secret is only in this response. The current one works `overlap_hours` more, an earlier one
+        no longer."""
         token = self.get_object()
         given = self.read_body(RotationSerializer)
         if token.revoked_at is not None:
@@ -239,26 +232,18 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         )
         return self._shown_once(token, text, status.HTTP_200_OK)
 
-    @extend_schema(
-        operation_id="tokens_end_former_secret",
-        summary="End the former secret of an access token",
-        description="Without a former secret, nothing changes.",
-        request=None,
-    )
     @action(detail=True, methods=["post"], url_path="end-former-secret")
     def end_former_secret(self, request: Request, pk: str) -> Response:
+        """End the former secret of an access token.
+        Without a former secret, nothing changes."""
         token = self.get_object()
         end_former_secret(token, by=actor_of(request))
         return self.answer_with(token)
 
-    @extend_schema(
-        operation_id="tokens_revoke",
-        summary="Revoke an access token",
-        description="Within a second no process accepts the token any more, and its open streams end.",
-        request=None,
-    )
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:
+        """Revoke an access token.
+        Within a second no process accepts the token any more, and its open streams end."""
         token = self.get_object()
         revoke_tokens([token], by=actor_of(request))
         return self.answer_with(token)

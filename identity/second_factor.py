@@ -42,7 +42,6 @@ from identity.tokens import digest_of
 STEP_SECONDS = 30
 STEPS_APART = ceil(CLOCKS_APART.total_seconds() / STEP_SECONDS) + 1
 DIGITS = 6
-KEY_BYTES = 20
 RECOVERY_CODES = 10
 RECOVERY_BYTES = 10  # 80 random bits, so that a plain hash is enough
 SESSION_KEY = "second_factor"
@@ -61,7 +60,7 @@ def is_demanded(user: Any) -> bool:
 def begin(user: User, session: Any) -> SecondFactor:
     """Unconfirmed until the user enters a code. Until then, its key is that of this session: another one with
     the password may be a thief's, who would know the code of every later login."""
-    key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
+    key = base64.b32encode(os.urandom(20)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, is_new = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
     is_ours = not is_new and _is_readable(factor) and session.get(BEGUN_KEY) == digest_of(key_of(factor))
@@ -89,22 +88,18 @@ def accepts(factor: SecondFactor, text: str) -> bool:
     """Returns whether the code is correct; each is accepted once."""
     code = "".join(text.split()).replace("-", "").lower()
     if len(code) == DIGITS and code.isascii() and code.isdigit():
-        return _accepts_code(factor, code)
-    return factor.confirmed_at is not None and _uses_up(factor, code)
-
-
-def _accepts_code(factor: SecondFactor, code: str) -> bool:
-    try:
-        totp = _totp(factor)
-    except CredentialsUnreadable:
+        try:
+            totp = _totp(factor)
+        except CredentialsUnreadable:
+            return False
+        present = int(time.time()) // STEP_SECONDS
+        for step in (present - 1, present, present + 1):
+            if totp.generate(step * STEP_SECONDS).decode() == code:
+                # A step far ahead was accepted by a clock that was, and would refuse all codes until then.
+                unused = Q(last_step__lt=step) | Q(last_step__gt=present + STEPS_APART)
+                return SecondFactor.objects.filter(unused, pk=factor.pk).update(last_step=step) == 1
         return False
-    present = int(time.time()) // STEP_SECONDS
-    for step in (present - 1, present, present + 1):
-        if totp.generate(step * STEP_SECONDS).decode() == code:
-            # A step far ahead was accepted by a clock that was, and would refuse all codes until then.
-            unused = Q(last_step__lt=step) | Q(last_step__gt=present + STEPS_APART)
-            return SecondFactor.objects.filter(unused, pk=factor.pk).update(last_step=step) == 1
-    return False
+    return factor.confirmed_at is not None and _uses_up(factor, code)
 
 
 def _totp(factor: SecondFactor) -> TOTP:
@@ -155,15 +150,6 @@ def _needs_code(request: HttpRequest, user: Any) -> bool:
     )
 
 
-def _is_wanted(request: HttpRequest) -> bool:
-    """Returns whether the session's second factor is missing. Sessions may be older than the user's second
-    factor, the setting that demands one, or the user's role."""
-    state = request.session.get(SESSION_KEY)
-    if state is None or (state == NOT_WANTED and _needs_code(request, request.user)):
-        note_login(request, request.user)
-    return bool(request.session[SESSION_KEY] == WANTED)
-
-
 def account_links(request: HttpRequest) -> list[dict[str, str]]:
     """Returns the entries of the menu with the user's name."""
     if not (isinstance(request.user, User) and request.user.has_usable_password()):
@@ -183,7 +169,11 @@ class SecondFactorRequired:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES or not request.user.is_authenticated:
             return self._get_response(request)
-        if not _is_wanted(request):
+        # Sessions may be older than the user's second factor or role, or the setting that demands one.
+        state = request.session.get(SESSION_KEY)
+        if state is None or (state == NOT_WANTED and _needs_code(request, request.user)):
+            note_login(request, request.user)
+        if request.session[SESSION_KEY] != WANTED:
             return self._get_response(request)
         page = reverse("second-factor")
         if request.path not in (page, reverse("admin:logout")):

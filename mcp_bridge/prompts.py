@@ -153,7 +153,13 @@ def _find_or_render(
         arguments = make_portable(workflow.served_input_schema).plan.write(arguments)
     # `execute_workflow` shows the form for what is missing.
     has_own_tool = is_complete and workflow.tool_name in tools
-    message = _ask_to_run(workflow, shown, arguments, has_own_tool=has_own_tool)
+    tool, sent = (
+        (shown, arguments) if has_own_tool else ("execute_workflow", {"name": shown, "arguments": arguments})
+    )
+    message = (
+        f'Run the workflow "{workflow.title}": call the tool `{tool}` with exactly these arguments, then '
+        f"tell me what came of it.\n\n```json\n{json.dumps(sent, ensure_ascii=False, indent=2)}\n```"
+    )
     return types.GetPromptResult(
         description=workflow.shown_description or None,
         messages=[types.PromptMessage(role="user", content=types.TextContent(text=message))],
@@ -198,16 +204,6 @@ def _read(text: str, kind: str) -> Any:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
-
-
-def _ask_to_run(workflow: Workflow, name: str, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:
-    tool, sent = (
-        (name, arguments) if has_own_tool else ("execute_workflow", {"name": name, "arguments": arguments})
-    )
-    return (
-        f'Run the workflow "{workflow.title}": call the tool `{tool}` with exactly these arguments, then '
-        f"tell me what came of it.\n\n```json\n{json.dumps(sent, ensure_ascii=False, indent=2)}\n```"
-    )
 
 
 MAX_VALUES = 100

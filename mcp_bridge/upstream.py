@@ -30,7 +30,6 @@ from mcp_bridge.tool_lists import icon_models
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
 MAX_VALUES = 100
 SHOWN = 100
-MAX_READ = 2_000  # Characters of an address
 Features = Sequence[ServerFeature]
 
 
@@ -78,7 +77,7 @@ def _within(template: str, uri: str) -> str | None:
         parts = [value] if isinstance(value, str) else value
         if any(contains_path_traversal(part) or not part.isprintable() for part in parts):
             return None
-    return expanded if read and len(expanded) <= MAX_READ else None
+    return expanded if read and len(expanded) <= 2_000 else None
 
 
 @lru_cache(maxsize=5_000)
@@ -148,7 +147,14 @@ def given_input(
         return None
     state = None
     if params.request_state is not None:
-        state = _open_state(params.request_state, feature, access)
+        # The server's own state, which may be secret and must belong to the same caller.
+        try:
+            opened = decrypt_credentials(params.request_state)
+        except CredentialsUnreadable:
+            opened = {}
+        if (opened.get("feature"), opened.get("caller")) != (str(feature.pk), access.caller.key):
+            raise MCPError(types.INVALID_PARAMS, UNKNOWN_STATE)
+        state = opened.get("state")
     return GivenInput(
         capabilities=answers_of(context),
         caller=access.caller.key,
@@ -171,18 +177,6 @@ def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> typ
         return types.InputRequiredResult.model_validate(asked)
     except ValidationError:
         raise _unusable(feature, "its question") from None
-
-
-def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
-    """Returns the server's own state, which may be secret and must belong to the same caller. Raises
-    MCPError."""
-    try:
-        opened = decrypt_credentials(sealed)
-    except CredentialsUnreadable:
-        opened = {}
-    if (opened.get("feature"), opened.get("caller")) != (str(feature.pk), access.caller.key):
-        raise MCPError(types.INVALID_PARAMS, UNKNOWN_STATE)
-    return opened.get("state")
 
 
 async def get_prompt(

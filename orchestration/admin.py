@@ -35,6 +35,7 @@ from catalogue.admin.base import (
     ColumnFilter,
     OptionsFilter,
     PanelOnlyMixin,
+    cell,
     column,
 )
 from catalogue.admin.form_fields import switch
@@ -393,6 +394,8 @@ class WorkflowRequestAdmin(PanelOnlyMixin, ButtonsMixin):
             return super().search_rows(rows, words)
 
     asked = column(gettext_lazy("asked"), "created_at")
+    outcome = cell(gettext_lazy("outcome"), outcome_badge, sorts_by="status")
+    took = cell(gettext_lazy("took"), lambda record: rendering.duration(_milliseconds(record)))
     instructions_shown = column(
         gettext_lazy("instructions"),
         "instructions",
@@ -401,17 +404,9 @@ class WorkflowRequestAdmin(PanelOnlyMixin, ButtonsMixin):
     )
     tool_shown = column(gettext_lazy("chosen tool"), "selected_tool", lambda name: name or rendering.DASH)
 
-    @admin.display(description=gettext_lazy("outcome"), ordering="status")
-    def outcome(self, record: WorkflowRequest) -> SafeString:
-        return outcome_badge(record)
-
     @admin.display(description=gettext_lazy("failed at"), ordering="error_stage")
     def failed_at(self, record: WorkflowRequest) -> str:
         return record.get_error_stage_display() or rendering.DASH
-
-    @admin.display(description=gettext_lazy("took"))
-    def took(self, record: WorkflowRequest) -> str:
-        return rendering.duration(_milliseconds(record))
 
     @admin.display(description=gettext_lazy("tokens"))
     def tokens(self, record: WorkflowRequest) -> str:

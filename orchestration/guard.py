@@ -56,7 +56,17 @@ class UnreadableProposal(ValueError):
 
 def read_proposal(text: str) -> Proposal:
     """Accepts JSON in a fence or within text. Raises UnreadableProposal."""
-    written = _with_plain_members(_the_one_proposal(text))
+    if len(text) > MAX_PROPOSAL:
+        raise UnreadableProposal(f"The answer is longer than {MAX_PROPOSAL:,} characters.")
+    objects = list(objects_in(text))
+    proposals = [found for found in objects if "tool" in found]
+    if not objects:
+        raise UnreadableProposal("The answer contains no complete JSON object.")
+    if not proposals:
+        raise UnreadableProposal('The JSON object has no "tool".')
+    if proposals.count(proposals[0]) < len(proposals):
+        raise UnreadableProposal("The answer contains more than one proposal; give exactly one.")
+    written = _with_plain_members(proposals[0])
     try:
         return Proposal.model_validate(written)
     except ValidationError as error:
@@ -79,20 +89,6 @@ def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dic
     }
     requests = {"http_request": REQUEST_SCHEMA} if has_endpoints else {}
     return {"type": "object", "properties": properties | requests, "required": list(properties)}
-
-
-def _the_one_proposal(text: str) -> dict[str, Any]:
-    if len(text) > MAX_PROPOSAL:
-        raise UnreadableProposal(f"The answer is longer than {MAX_PROPOSAL:,} characters.")
-    objects = list(objects_in(text))
-    proposals = [found for found in objects if "tool" in found]
-    if not objects:
-        raise UnreadableProposal("The answer contains no complete JSON object.")
-    if not proposals:
-        raise UnreadableProposal('The JSON object has no "tool".')
-    if proposals.count(proposals[0]) < len(proposals):
-        raise UnreadableProposal("The answer contains more than one proposal; give exactly one.")
-    return proposals[0]
 
 
 def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,6 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
     return [(label, old, new) for label, old, new in in_full if old != new]
 
 
-HISTORY_PAGE = 100
 RELATED = "__id__exact"  # How lists name the filter by a related object
 KEY = "the-key-of-the-row"
 ASKED = "asked"  # The keys of the rows that `ask_for_selected` asks about
@@ -394,7 +393,7 @@ class CatalogueAdmin(UnfoldAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         entries = HistoryEntry.of_key(self.history_model or self.model, unquote(object_id))
-        paginator = self.get_paginator(request, entries, HISTORY_PAGE)
+        paginator = self.get_paginator(request, entries, 100)
         page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
         for entry in page:
             entry.told_changes = describe_changes(entry)
@@ -470,8 +469,12 @@ class SinceFilter(OptionsFilter):
 def column(label: Any, field: str, show: Callable[[Any], Any] = ago, *, sorts: bool = True) -> Any:
     """A column that shows a field, such as `workflow__tool_name`, and sorts by it."""
     read = attrgetter(field.replace("__", "."))
-    shown = admin.display(description=label, ordering=field if sorts else None)
-    return shown(lambda pages, obj: show(read(obj)))
+    return cell(label, lambda obj: show(read(obj)), sorts_by=field if sorts else None)
+
+
+def cell(label: Any, show: Callable[[Any], Any], *, sorts_by: str | None = None) -> Any:
+    """A column that shows what a function makes of a row."""
+    return admin.display(description=label, ordering=sorts_by)(lambda pages, obj: show(obj))
 
 
 class FixedRowsMixin:

@@ -118,14 +118,8 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     found = base.column(gettext_lazy("found"), "found", int, sorts=False)
     took = base.column(gettext_lazy("took"), "duration_ms", html.duration, sorts=False)
     error_shown = base.column(gettext_lazy("error"), "error", html.paragraphs)
-
-    @admin.display(description=gettext_lazy("outcome"), ordering="outcome")
-    def outcome_shown(self, run: DiscoveryRun) -> SafeString:
-        return outcome_badge(run)
-
-    @admin.display(description=gettext_lazy("result"))
-    def told(self, run: DiscoveryRun) -> str:
-        return html.shortened(describe_run(run), 80)
+    outcome_shown = base.cell(gettext_lazy("outcome"), outcome_badge, sorts_by="outcome")
+    told = base.cell(gettext_lazy("result"), lambda run: html.shortened(describe_run(run), 80))
 
     def get_buttons(self, request: HttpRequest, obj: DiscoveryRun) -> list[base.Button]:
         """The latest held listing of a source can be confirmed."""

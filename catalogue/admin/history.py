@@ -378,18 +378,12 @@ class EntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         return send_export(actor_of(request))
 
     when = base.column(_("when"), "at")
-
-    @admin.display(description=_("who"))
-    def who(self, entry: Entry) -> SafeString:
-        return wrapped(_who(entry))
+    who = base.cell(_("who"), lambda entry: wrapped(_who(entry)))
+    result = base.cell(_("outcome"), lambda entry: _outcome(entry) if entry.outcome else DASH)
 
     @admin.display(description=_("what"))
     def what(self, entry: Entry) -> SafeString:
         return rendered("parts/lines", width="11rem", lines=[_in_words(entry), entry.subject_name])
-
-    @admin.display(description=_("outcome"))
-    def result(self, entry: Entry) -> Any:
-        return _outcome(entry) if entry.outcome else DASH
 
     @admin.display(description=_("origin"))
     def place(self, entry: Entry) -> SafeString:

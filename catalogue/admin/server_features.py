@@ -34,7 +34,6 @@ STATES = {
     "gone": (gettext_lazy("gone upstream"), "danger"),
     "off": (gettext_lazy("source switched off"), ""),
 }
-SHOWN_DESCRIPTION = 80
 NOUNS = ("prompt or resource", "prompts and resources")
 HEADERS = ("", gettext_lazy("Served now"), gettext_lazy("Current on the server"))
 
@@ -107,7 +106,7 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
 
     @admin.display(description=gettext_lazy("description"))
     def described(self, feature: ServerFeature) -> str:
-        return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
+        return html.shortened(feature.description or feature.title, 80)
 
     @admin.action(description=gettext_lazy("Enable"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> HttpResponse | None:

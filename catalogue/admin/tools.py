@@ -117,8 +117,18 @@ class ToolForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if not self.errors:
+            # The ToolConfig as JSON; empty fields get their defaults.
+            written: dict[str, Any] = {}
+            for field, place in PLACES.items():
+                if (value := cleaned.get(field)) in (None, ""):
+                    continue
+                *parents, last = place[1:].split("/")
+                inner = written
+                for parent in parents:
+                    inner = inner.setdefault(parent, {})
+                inner[last] = value
             try:
-                self.tool = read_tool(_written(cleaned))
+                self.tool = read_tool(written)
             except ToolsRefused as refused:
                 self.show(refused)
         return cleaned
@@ -155,20 +165,6 @@ class ToolForm(forms.Form):
 
 def http_sources() -> list[Source]:
     return list(Source.objects.filter(kind="http").order_by("name"))
-
-
-def _written(cleaned: dict[str, Any]) -> dict[str, Any]:
-    """The ToolConfig as JSON; empty fields get their defaults."""
-    written: dict[str, Any] = {}
-    for field, place in PLACES.items():
-        if (value := cleaned.get(field)) in (None, ""):
-            continue
-        *parents, last = place[1:].split("/")
-        inner = written
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return written
 
 
 def _at(place: str, written: Any) -> Any:

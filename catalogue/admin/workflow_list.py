@@ -216,13 +216,6 @@ class SavedViewsMixin(CatalogueAdmin):
             *super().get_urls(),
         ]
 
-    def views_of(self, request: HttpRequest) -> list[Any]:
-        here, may_share = plain_query(request.META["QUERY_STRING"]), self.has_change_permission(request)
-        views: list[Any] = list(SavedView.objects.visible_to(request.user))
-        for one in views:
-            one.is_here, one.may_be_deleted = one.query == here, one.user_id is not None or may_share
-        return views
-
     def _save_this_view(self, request: HttpRequest) -> HttpResponse:
         """Saves it under a new name, or replaces the view of that name."""
         form = ViewForm(request.POST)
@@ -324,8 +317,12 @@ class WorkflowList(RowsMixin, SavedViewsMixin, TableMixin):
         if (shown := context.get("cl")) is not None:
             if not shown.counts_later:
                 shown.count_facets(request)
-            shown.views, shown.may_share = self.views_of(request), self.has_change_permission(request)
             shown.here = plain_query(request.META["QUERY_STRING"])
+            shown.may_share = self.has_change_permission(request)
+            shown.views = list(SavedView.objects.visible_to(request.user))
+            for one in shown.views:
+                one.is_here = one.query == shown.here
+                one.may_be_deleted = one.user_id is not None or shown.may_share
         return answer
 
     def get_urls(self) -> list[URLPattern]:

@@ -21,7 +21,7 @@ from unfold import widgets
 
 from catalogue.actions import workflows as actions
 from catalogue.actions.toolsets import add_to_toolset, remove_from_toolset
-from catalogue.admin.base import CatalogueForm, column, describe_changes
+from catalogue.admin.base import CatalogueForm, cell, column, describe_changes
 from catalogue.admin.discovery_runs import NAMED
 from catalogue.admin.extensions import added
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
@@ -346,6 +346,13 @@ class WorkflowPage(ToolPagesMixin):
     upstream_description = column(gettext_lazy("engine's description"), "description", str)
     upstream_tags = column(gettext_lazy("engine's tags"), "tags", ", ".join)
     upstream_timeout = column(gettext_lazy("engine's timeout"), "upstream_timeout_seconds", _in_seconds)
+    rules_summary = column(gettext_lazy("or depending on arguments"), "approval_rules", write_rules)
+    upstream_hints = column(
+        gettext_lazy("engine's hints"), "hints", lambda hints: ", ".join(hint_words(hints))
+    )
+    upstream_type = cell(
+        gettext_lazy("engine's type"), lambda workflow: workflow.get_execution_type_display()
+    )
     upstream_cache = column(gettext_lazy("engine's cache time"), "upstream_cache_seconds", _in_seconds)
 
     @admin.display(description=gettext_lazy("arguments"))
@@ -359,18 +366,6 @@ class WorkflowPage(ToolPagesMixin):
             if "description" in override:
                 lines.append(f"{name}: {override['description']}")
         return "\n".join(lines)
-
-    @admin.display(description=gettext_lazy("or depending on arguments"))
-    def rules_summary(self, workflow: Workflow) -> str:
-        return write_rules(workflow.approval_rules)
-
-    @admin.display(description=gettext_lazy("engine's hints"))
-    def upstream_hints(self, workflow: Workflow) -> str:
-        return ", ".join(hint_words(workflow.hints))
-
-    @admin.display(description=gettext_lazy("engine's type"))
-    def upstream_type(self, workflow: Workflow) -> str:
-        return workflow.get_execution_type_display()
 
     @admin.display(description=gettext_lazy("engine's icons"))
     def upstream_icons(self, workflow: Workflow) -> str:
@@ -398,6 +393,7 @@ class WorkflowPage(ToolPagesMixin):
             request.user.has_perm(f"catalogue.{verb}_toolset") for verb in ("view", "change")
         )
         explanation = explain_exposure(obj, enabled_filters())
+        may_change_toolsets = request.user.has_perm("catalogue.change_toolset")
         return {
             "show_history": False,  # A tab has it
             "previous": previous and self._address_of(request, "change", previous),
@@ -414,7 +410,7 @@ class WorkflowPage(ToolPagesMixin):
             "facts": [fact(request, obj) for fact in added("workflow_facts")],
             "links": [one for offer in added("workflow_links") for one in offer(request, obj)],
             "memberships": memberships_of(obj) if may_see_toolsets else [],
-            "offered_toolsets": _offered_toolsets(request, obj),
+            "offered_toolsets": may_change_toolsets and Toolset.objects.exclude(picked=obj).only("slug"),
             "toolsets_url": self._address_of(request, "toolsets", obj.pk),
             "preview_url": self._preview_url(request, obj),
             "usage": [section(request, obj) for section in added("workflow_sections")],
@@ -498,11 +494,6 @@ def preview_of(form: Any) -> dict[str, Any]:
             if name != "enabled"
         ],
     }
-
-
-def _offered_toolsets(request: HttpRequest, workflow: Workflow) -> Any:
-    may = request.user.has_perm("catalogue.change_toolset")
-    return Toolset.objects.exclude(picked=workflow).only("slug") if may else ()
 
 
 def _events_of(workflow: Workflow) -> list[Event]:

@@ -356,7 +356,13 @@ class LongPages(Pages):
         self._by_cursor = CURSOR in request.query_params
         if self._by_cursor:
             refuse_together_with(request, CURSOR, (self.page_query_param, "ordering"))
-            return self._rows_by_cursor(queryset, by, request)
+            size = self.get_page_size(request) or self.page_size
+            try:
+                found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
+            except UnknownCursor:
+                raise Refusal.of_parameter(CURSOR, UNKNOWN_CURSOR) from None
+            self._next_cursor = found.next_cursor
+            return found.rows
         order = queryset.query.order_by[0]
         if order.removeprefix("-") != by:
             queryset = newest_of(queryset, by)
@@ -366,15 +372,6 @@ class LongPages(Pages):
         if order == f"-{by}" and page.paginator.goes_on and not page.has_next():
             self._next_cursor = cursor_after(page[-1], by)
         return rows
-
-    def _rows_by_cursor(self, queryset: Any, by: str, request: Request) -> Any:
-        size = self.get_page_size(request) or self.page_size
-        try:
-            found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
-        except UnknownCursor:
-            raise Refusal.of_parameter(CURSOR, UNKNOWN_CURSOR) from None
-        self._next_cursor = found.next_cursor
-        return found.rows
 
     def get_next_link(self) -> str | None:
         if self._next_cursor is not None:

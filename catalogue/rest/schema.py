@@ -72,7 +72,13 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
         for operation in operations.values():
             for answer in operation["responses"].values():
                 answer["description"] = answer["description"] or DONE
-            for code in _codes(path, operation):
+            codes = ["400", "401", "403", "406", "429", "500", "503"]
+            queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
+            if "{" in path or "page" in queried:
+                codes.append("404")
+            if "requestBody" in operation:
+                codes += ["411", "413", "415"]
+            for code in codes:
                 content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
                 described = {"description": ANSWERS[code], "content": content}
                 operation["responses"].setdefault(code, described)
@@ -120,13 +126,3 @@ def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             if told_apart["propertyName"] not in required:
                 required.insert(0, told_apart["propertyName"])
     return result
-
-
-def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["400", "401", "403", "406", "429", "500", "503"]
-    queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
-    if "{" in path or "page" in queried:
-        codes.append("404")
-    if "requestBody" in operation:
-        codes += ["411", "413", "415"]
-    return codes

@@ -342,7 +342,16 @@ class _Reader:
             message = f"more than {self._limits.parts:,} values, or more than {self._limits.depth} levels"
             raise UnusableText([Problem(node.line, "", message)])
         if isinstance(node, Scalar):
-            return self._scalar(node, path)
+            text = node.text
+            if not node.plain:
+                return text
+            if text in NULLS:
+                return None
+            if text in BOOLEANS:
+                return BOOLEANS[text]
+            if NO_NUMBER.match(text):
+                return self._unusable(node, path, "infinite and undefined numbers are not allowed")
+            return self._number(node, path) if is_number(text) else text
         if isinstance(node, ListNode):
             return [self._at(item.line, item, (*path, index)) for index, item in enumerate(node.items)]
         return self._mapping(node, path)
@@ -364,18 +373,6 @@ class _Reader:
             else:
                 value[key.text] = self._at(key.line, inner, (*path, key.text))
         return value
-
-    def _scalar(self, node: Scalar, path: Path) -> Any:
-        text = node.text
-        if not node.plain:
-            return text
-        if text in NULLS:
-            return None
-        if text in BOOLEANS:
-            return BOOLEANS[text]
-        if NO_NUMBER.match(text):
-            return self._unusable(node, path, "infinite and undefined numbers are not allowed")
-        return self._number(node, path) if is_number(text) else text
 
     def _number(self, node: Scalar, path: Path) -> Any:
         text, largest = node.text, self._limits.integer
@@ -440,19 +437,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _means_something(text: str) -> bool:
-    plain = text in NULLS or text in BOOLEANS or text == "<<"
-    return plain or is_number(text) or NO_NUMBER.match(text) is not None
-
-
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # In a block, other characters that YAML 1.1 takes for line breaks would not come back.
     is_block = isinstance(dumper, _BlockDumper) and "\n" in text
     if is_block and all(line.isprintable() for line in text.split("\n")):
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style='"' if _means_something(text) else None
-    )
+    is_word = text in NULLS or text in BOOLEANS or text == "<<"
+    means_something = is_word or is_number(text) or NO_NUMBER.match(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if means_something else None)
 
 
 _Dumper.add_representer(str, _represent_text)

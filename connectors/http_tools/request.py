@@ -226,7 +226,13 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any], body: dict[str
         headers[name] = text_of(value)
     for argument, place in operation.by_place["header"]:
         if place.media_types:
-            headers[place.name] = _media_type(argument, place, arguments, body.get("body"))
+            types = {JSON_TYPES[type(body.get("body"))]}
+            fitting = [one for one in place.media_types if can_hold(one, types)] or place.media_types
+            if (chosen := arguments.get(argument, fitting[0])) not in fitting:
+                raise Rejected(
+                    f"For such a body, {argument} must be {' or '.join(fitting)}. Nothing was sent."
+                )
+            headers[place.name] = str(chosen)
         elif argument in arguments:
             headers[place.name] = _text(argument, place, arguments[argument])
     if cookies := [
@@ -236,14 +242,6 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any], body: dict[str
     ]:
         headers[COOKIE] = "; ".join(cookies)
     return headers
-
-
-def _media_type(argument: str, place: ArgumentPlace, arguments: dict[str, Any], body: Any) -> str:
-    types = {JSON_TYPES[type(body)]}
-    fitting = [one for one in place.media_types if can_hold(one, types)] or place.media_types
-    if (chosen := arguments.get(argument, fitting[0])) not in fitting:
-        raise Rejected(f"For such a body, {argument} must be {' or '.join(fitting)}. Nothing was sent.")
-    return str(chosen)
 
 
 def _text(argument: str, place: ArgumentPlace, value: Any) -> str:

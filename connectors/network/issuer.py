@@ -247,20 +247,17 @@ class Issuer:
         for urls in (oauth, openid):
             for url in urls:
                 try:
-                    found = self._checked(await self._client(url).request_json("GET", url)) | found
+                    metadata = _object(await self._client(url).request_json("GET", url))
+                    if metadata.get("issuer") != self.url:
+                        named = str(metadata.get("issuer"))[:200]
+                        raise InvalidAnswer(f"The metadata of {self.url} belongs to the issuer {named!r}.")
+                    found = metadata | found
                     break
                 except (NotFound, Rejected, InvalidAnswer) as error:
                     problem = error
         if problem is not None and not found:
             raise problem
         return found
-
-    def _checked(self, document: Any) -> dict[str, Any]:
-        metadata = _object(document)
-        if metadata.get("issuer") != self.url:
-            named = str(metadata.get("issuer"))[:200]
-            raise InvalidAnswer(f"The metadata of {self.url} belongs to the issuer {named!r}.")
-        return metadata
 
     async def _fetch_keys(self) -> list[_Key]:
         url = await self.endpoint("jwks_uri")

@@ -144,21 +144,17 @@ def problem_of(definition: FeatureDefinition) -> str:
         case FeatureKind.RESOURCE:
             return address_problem(definition.id)
         case FeatureKind.TEMPLATE:
-            return _template_problem(definition.id)
+            # A template that begins with a variable would match the addresses of everything else.
+            if not ADDRESS.fullmatch(definition.id):
+                return "its template does not begin with a scheme, or has characters that a URI cannot have"
+            try:
+                parsed = UriTemplate.parse(definition.id, max_length=MAX_ADDRESS_LENGTH)
+            except InvalidUriTemplate as error:
+                return f"its template cannot be used: {error}"[:1000]
+            if runs_as_script(definition.id):
+                return "its addresses are scripts"
+            return "" if parsed.variable_names else "its template has no variable"
     return ""
-
-
-def _template_problem(template: str) -> str:
-    # A template that begins with a variable would match the addresses of everything else.
-    if not ADDRESS.fullmatch(template):
-        return "its template does not begin with a scheme, or has characters that a URI cannot have"
-    try:
-        parsed = UriTemplate.parse(template, max_length=MAX_ADDRESS_LENGTH)
-    except InvalidUriTemplate as error:
-        return f"its template cannot be used: {error}"[:1000]
-    if runs_as_script(template):
-        return "its addresses are scripts"
-    return "" if parsed.variable_names else "its template has no variable"
 
 
 def read_app(

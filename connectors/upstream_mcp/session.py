@@ -247,9 +247,6 @@ class Conversation:
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
         if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
-        return self._refusal(method, error)
-
-    def _refusal(self, method: str, error: MCPError) -> ConnectorError:
         words, pages = read_error(error.code, error.message, error.data, self._redactor.text)
         reason = f"The server refused {method}: {words} ({error.code})"
         details: dict[str, Any] = {"code": error.code, "answer": words}

@@ -188,7 +188,13 @@ def read_tool(
     # It is optional in MCP; a blank one, or one that is no text, counts as missing.
     if not isinstance(description, str) or not description.strip():
         description = NO_DESCRIPTION
-    metadata = _needed_to_start(tool, has_headers=wrong is None)
+    support = as_object(tool.get("execution")).get("taskSupport")
+    # A task outlives its connection, but callers of a tool with an output schema wait for the result.
+    is_best = support == "optional" and not isinstance(tool.get("outputSchema"), dict)
+    metadata: dict[str, Any] = {"task": support == "required" or is_best}
+    # Arguments to send as headers, too
+    if wrong is None and (headers := x_mcp_header_map(tool.get("inputSchema"))):
+        metadata["headers"] = sorted([list(path), token] for path, token in headers.items())
     if apps and (meta := read_tool_meta(tool.get("_meta"))):
         metadata[META] = meta
     raw = {
@@ -211,18 +217,6 @@ def _rejected(tool: dict[str, Any], position: int, reason: str) -> RejectedDefin
     name = tool.get("name")
     readable = name[:255] if isinstance(name, str) else ""
     return RejectedDefinition(position=position, id=readable, name=readable, reason=reason[:1000])
-
-
-def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, Any]:
-    """`task`: run calls as tasks; `headers`: arguments to send as headers, too."""
-    support = as_object(tool.get("execution")).get("taskSupport")
-    # A task outlives its connection, but callers of a tool with an output schema wait for the result.
-    is_best = support == "optional" and not isinstance(tool.get("outputSchema"), dict)
-    needed: dict[str, Any] = {"task": support == "required" or is_best}
-    headers = x_mcp_header_map(tool.get("inputSchema")) if has_headers else {}
-    if headers:
-        needed["headers"] = sorted([list(path), token] for path, token in headers.items())
-    return needed
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:

@@ -257,7 +257,6 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ExecutionsViewSet[StandingA
     serializer_class = StandingSerializer
     pagination_class = base.LongPages
     newest_by = "granted_at"
-    lookup_value_regex = "[0-9]{1,18}"
     access = {
         **admin_access("executions.view_standingapproval", "list"),
         **admin_access(PERMISSION, "revoke"),

@@ -26,7 +26,6 @@ PAGE = "admin:mcp_bridge_accesstoken_reach"
 NEEDED = ("catalogue.view_workflow", "catalogue.view_toolset", "mcp_bridge.view_accesstoken")
 ROWS, SHOWN = 50, 5
 TOOL, CALLER = "tool", "caller"
-MAX_CHOSEN = 200  # Characters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +56,19 @@ def show_reach(request: HttpRequest) -> HttpResponseBase:
     if not may_look(request.user):
         raise PermissionDenied
     catalogue = confirmed_catalogue()
-    chosen = {name: request.GET.get(name, "")[:MAX_CHOSEN] for name in ("q", "caller", "tool")}
+    chosen = {name: request.GET.get(name, "")[:200] for name in ("q", "caller", "tool")}
     chosen["by"] = CALLER if request.GET.get("by") == CALLER else TOOL
     sees_applications = request.user.has_perm("mcp_bridge.view_allowedapplication")
     reach = Reach(catalogue, find_holders(with_applications=sees_applications))
     by_key = {holder.key: holder for holder in reach.holders}
     caller, tool = by_key.get(chosen["caller"]), catalogue.workflows.get(chosen["tool"])
-    workflows = _chosen_workflows(catalogue, reach, chosen["q"], caller)
+    seen: Any = catalogue.workflows if caller is None else reach.tools_of(caller)
+    words = chosen["q"].casefold().split()
+    workflows = [
+        seen[name]
+        for name in seen
+        if all(word in f"{name} {seen[name].title} {seen[name].source.name}".casefold() for word in words)
+    ]
     if "csv" in request.GET:
         rows = _lines(_rows(catalogue, reach, workflows), caller)
         return send_rows(COLUMNS, rows, name="who can call what", by=actor_of(request), filters=chosen)
@@ -94,18 +99,6 @@ def show_reach(request: HttpRequest) -> HttpResponseBase:
         "sees_applications": sees_applications,
     }
     return TemplateResponse(request, "identity/admin/reach.html", context)
-
-
-def _chosen_workflows(
-    catalogue: ExposedCatalogue, reach: Reach, text: str, caller: Holder | None
-) -> list[Workflow]:
-    seen: Any = catalogue.workflows if caller is None else reach.tools_of(caller)
-    words = text.casefold().split()
-    return [
-        seen[name]
-        for name in seen
-        if all(word in f"{name} {seen[name].title} {seen[name].source.name}".casefold() for word in words)
-    ]
 
 
 def _chosen_holders(reach: Reach, text: str, tool: Workflow | None) -> list[Holder]:

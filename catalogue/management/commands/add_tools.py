@@ -45,9 +45,6 @@ class Command(ImportCommand):
                 for fault in refused.problems
             ]
             raise CommandError("\n".join(["Nothing was stored.", *lines])) from None
-        self._report(stored)
-
-    def _report(self, stored: tools.StoredTools) -> None:
         for name in stored.new_sources:
             self.stdout.write(f"Source {name}: new")
         width = max((len(tool.tool_id) for tool in stored.tools), default=0)

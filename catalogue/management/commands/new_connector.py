@@ -42,7 +42,17 @@ class Command(CatalogueCommand):
             raise CommandError(f"A kind of source called {name} already exists; choose another name.")
         folder = options["folder"] or Path(f"{name.replace('_', '-')}-connector")
         try:
-            self._write(folder, name)
+            folder.mkdir(parents=True)
+            words = [word.capitalize() for word in name.split("_") if word]
+            for template, place in PLACES.items():
+                text = (TEMPLATE / f"{template}.txt").read_text(encoding="utf-8")
+                # The template is for an engine called Lathe.
+                text = text.replace('label = "Lathe"', f'label = "{" ".join(words)}"')
+                text = text.replace("lathe-connector", f"{name.replace('_', '-')}-connector")
+                text = text.replace("Lathe", "".join(words)).replace("lathe", name)
+                target = folder / place.format(name=name)
+                target.parent.mkdir(exist_ok=True)
+                target.write_text(text, encoding="utf-8")
         except FileExistsError:
             raise CommandError(f"{folder} already exists; nothing was changed.") from None
         except OSError as error:
@@ -52,16 +62,3 @@ class Command(CatalogueCommand):
             f"{folder} is a package with a connector; README.md says how to install it. To run its tests:\n"
             f"  cd {where} && PYTHONPATH={product} {python} -m pytest"
         )
-
-    def _write(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True)
-        words = [word.capitalize() for word in name.split("_") if word]
-        for template, place in PLACES.items():
-            text = (TEMPLATE / f"{template}.txt").read_text(encoding="utf-8")
-            # The template is for an engine called Lathe.
-            text = text.replace('label = "Lathe"', f'label = "{" ".join(words)}"')
-            text = text.replace("lathe-connector", f"{name.replace('_', '-')}-connector")
-            text = text.replace("Lathe", "".join(words)).replace("lathe", name)
-            target = folder / place.format(name=name)
-            target.parent.mkdir(exist_ok=True)
-            target.write_text(text, encoding="utf-8")

@@ -231,7 +231,14 @@ def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first
     if source is None and first:
         _add_source(engine)
     elif source and before and source.config.get("base_url") == before.base_url:
-        _follow(source, engine)
+        config = source.config | {"base_url": engine.base_url}
+        credentials = {"api_key": engine.api_key}
+        try:
+            unchanged = config == source.config and credentials == source.credentials
+        except CredentialsUnreadable:
+            unchanged = False
+        if not unchanged:
+            change_source(source, config=config, credentials=credentials)
 
 
 def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
@@ -306,17 +313,6 @@ def _add_source(engine: ExampleEngine) -> None:
         return
     if run.outcome == DiscoveryRun.Outcome.FAILED:
         logger.warning("The example engine could not be listed: {}", run.error)
-
-
-def _follow(source: Source, engine: ExampleEngine) -> None:
-    config = source.config | {"base_url": engine.base_url}
-    credentials = {"api_key": engine.api_key}
-    try:
-        unchanged = config == source.config and credentials == source.credentials
-    except CredentialsUnreadable:
-        unchanged = False
-    if not unchanged:
-        change_source(source, config=config, credentials=credentials)
 
 
 def run_everything(*, data_dir: Path, port: int) -> None:

@@ -9,22 +9,6 @@ from catalogue.management.base import CatalogueCommand, whole_number
 from config.web_server import serve
 
 
-def check_port(host: str, port: int) -> None:
-    """Tests the address before the server, which would fail a second later, between lines that suggest a
-    start. Raises CommandError."""
-    try:
-        asyncio.run(_bind(host, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise CommandError(
-                f"Port {port} of {host} is in use, perhaps by another web process or a "
-                "quickstart. Choose another port with --port or PORT."
-            ) from None
-        option = "--port" if error.errno == errno.EACCES else "--host"
-        why = f"cannot listen on port {port} of {host}: {error.strerror or error}"
-        raise CommandError(f"{option}: {why}.") from None
-
-
 async def _bind(host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     (await loop.create_server(asyncio.Protocol, host, port, start_serving=False)).close()
@@ -49,7 +33,19 @@ class Command(CatalogueCommand):
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        check_port(options["host"], options["port"])
+        # Before the server, which would fail a second later, between lines that suggest a start
+        host, port = options["host"], options["port"]
+        try:
+            asyncio.run(_bind(host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CommandError(
+                    f"Port {port} of {host} is in use, perhaps by another web process or a "
+                    "quickstart. Choose another port with --port or PORT."
+                ) from None
+            option = "--port" if error.errno == errno.EACCES else "--host"
+            why = f"cannot listen on port {port} of {host}: {error.strerror or error}"
+            raise CommandError(f"{option}: {why}.") from None
         return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:

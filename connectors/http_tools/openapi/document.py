@@ -29,26 +29,23 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
 Object = dict[str, Any]
 
 
-def openapi_of(value: Object, *, object_of: Callable[[list[tuple[str, Any]]], Object]) -> Object:
+def openapi_of(value: Object) -> Object:
     """References to definitions, parameters and responses keep their targets. What cannot be read stays as it
-    is: its operation is refused later. `object_of` makes an object from pairs that may repeat a key."""
-    converter = _Converter(value, object_of)
-    schemes = _mapped(value.get("securityDefinitions"), _scheme, object_of)
+    is: its operation is refused later."""
+    converter = _Converter(value)
     return value | {
         "openapi": "3.0.3",
         "servers": _servers(value),
-        "components": {"securitySchemes": schemes},
-        "parameters": _mapped(value.get("parameters"), _parameter, object_of),
-        "responses": _mapped(
-            value.get("responses"), lambda one: _response(one, converter.produces), object_of
-        ),
-        "paths": _mapped(value.get("paths"), converter.path_item, object_of),
+        "components": {"securitySchemes": _mapped(value.get("securityDefinitions"), _scheme)},
+        "parameters": _mapped(value.get("parameters"), _parameter),
+        "responses": _mapped(value.get("responses"), lambda one: _response(one, converter.produces)),
+        "paths": _mapped(value.get("paths"), converter.path_item),
     }
 
 
-def _mapped(value: Any, convert: Callable[[Any], Any], object_of: Callable[..., Object]) -> Any:
+def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     return (
-        object_of([(key, convert(one)) for key, one in value.items()]) if isinstance(value, dict) else value
+        _object_of([(key, convert(one)) for key, one in value.items()]) if isinstance(value, dict) else value
     )
 
 
@@ -115,9 +112,8 @@ def _texts(value: Any, usual: list[str]) -> list[str]:
 
 
 class _Converter:
-    def __init__(self, value: Object, object_of: Callable[..., Object]) -> None:
+    def __init__(self, value: Object) -> None:
         self.value = value
-        self.object_of = object_of
         self.consumes = _texts(value.get("consumes"), [])
         self.produces = _texts(value.get("produces"), ["application/json"])
 
@@ -132,14 +128,14 @@ class _Converter:
                 return self._operation(value, bodies)
             return others if key == "parameters" else value
 
-        return self.object_of([(key, converted(key, value)) for key, value in raw.items()])
+        return _object_of([(key, converted(key, value)) for key, value in raw.items()])
 
     def _operation(self, raw: Object, shared: list[Object]) -> Object:
         own, others = self._split(raw.get("parameters"))
         produces = _texts(raw.get("produces"), self.produces)
         changed = {
             "parameters": others,
-            "responses": _mapped(raw.get("responses"), lambda one: _response(one, produces), self.object_of),
+            "responses": _mapped(raw.get("responses"), lambda one: _response(one, produces)),
         }
         # Fields of a form add to those of the path; anything else replaces them.
         is_all_form = all(one["in"] == "formData" for one in (*shared, *own))
@@ -148,7 +144,7 @@ class _Converter:
         body = self._body(inherited + own, _texts(raw.get("consumes"), self.consumes))
         changed |= {"requestBody": body} if body else {}
         pairs = [(key, changed.get(key, value)) for key, value in raw.items() if key != "requestBody"]
-        return self.object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
+        return _object_of([*pairs, *((key, one) for key, one in changed.items() if key not in raw)])
 
     def _split(self, parameters: Any) -> tuple[list[Object], Any]:
         """Returns the parameters of the body, and the others."""
@@ -339,7 +335,13 @@ def read_text(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
-        return _read_json(content)
+        # An upper bound: every value but the first follows one of these.
+        if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
+            raise UnusableDocument(TOO_MANY)
+        try:
+            return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
+        except UnreadableJSON as error:
+            raise UnusableDocument(str(error)) from None
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
             f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
@@ -351,16 +353,6 @@ def read_text(content: bytes) -> Any:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
         raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
-
-
-def _read_json(content: bytes) -> Any:
-    # An upper bound: every value but the first follows one of these.
-    if len(content) - len(content.translate(None, b",[{")) > MAX_VALUES:
-        raise UnusableDocument(TOO_MANY)
-    try:
-        return parse_json(content, max_depth=MAX_DEPTH, object_of=_object_of)
-    except UnreadableJSON as error:
-        raise UnusableDocument(str(error)) from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -386,7 +378,7 @@ class Document:
                 "The document is not a JSON object or YAML mapping, so it is not an OpenAPI document."
             )
         if SWAGGER_2.fullmatch(str(value.get("swagger", ""))) and "openapi" not in value:
-            value = openapi_of(value, object_of=_object_of)
+            value = openapi_of(value)
         elif "swagger" in value and "openapi" not in value:
             raise UnusableDocument(
                 f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI "

@@ -598,7 +598,14 @@ class Fields:
         if depth > MAX_ALL_OF_DEPTH or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
         self.required |= required_by(schema)
-        self._collect_demands(schema)
+        fewest = schema.get("minProperties", 0)
+        if isinstance(fewest, int) and not isinstance(fewest, bool):
+            self.at_least = max(self.at_least, fewest)
+        for word in CHOICES:
+            groups = [required_by(one) for one in schema.get(word) or ()]
+            if groups:
+                only_one = word == "oneOf" and is_exclusive(schema[word])
+                self.demands.append(RequiredGroup(of=tuple(groups), only_one=only_one))
         self._collect_properties(schema.get("properties", {}), f"{pointer}/properties")
         if len(self.fields) > MAX_FIELDS or not all(
             self.collect(part, at, depth + 1) for part, at in parts_of(schema, "allOf", pointer)
@@ -632,16 +639,6 @@ class Fields:
             described = raw | {"description": f"Of {kinds}. {said}".strip()}
             self.fields[name] = Field(name, schemas=[(described, found[0][2])])
         return True
-
-    def _collect_demands(self, schema: dict[str, Any]) -> None:
-        fewest = schema.get("minProperties", 0)
-        if isinstance(fewest, int) and not isinstance(fewest, bool):
-            self.at_least = max(self.at_least, fewest)
-        for word in CHOICES:
-            groups = [required_by(one) for one in schema.get(word) or ()]
-            if groups:
-                only_one = word == "oneOf" and is_exclusive(schema[word])
-                self.demands.append(RequiredGroup(of=tuple(groups), only_one=only_one))
 
     def needed(self) -> Iterator[RequiredGroup]:
         """Demands that required fields do not meet, without impossible alternatives."""

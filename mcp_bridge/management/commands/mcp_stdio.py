@@ -86,7 +86,12 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
         item: SessionMessage | Exception = await self._lines.receive()
         while isinstance(item, ValidationError):
             try:
-                item = _mended(item)
+                # A line that the SDK could not read may be a message all the same.
+                problem = item.errors(include_url=False)[0]
+                if problem["type"] != "json_invalid":
+                    raise item
+                mended = mend(str(problem["input"]).encode(), "\ufffd").decode()
+                item = SessionMessage(jsonrpc_message_adapter.validate_json(mended, by_name=False))
             except ValidationError as error:
                 if (refusal := _refuse(error)) is not None:
                     await self._answers.send(SessionMessage(refusal))
@@ -95,15 +100,6 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
 
     async def aclose(self) -> None:
         await self._lines.aclose()
-
-
-def _mended(error: ValidationError) -> SessionMessage:
-    """The message of a line that the SDK could not read. Raises ValidationError if it is none."""
-    problem = error.errors(include_url=False)[0]
-    if problem["type"] != "json_invalid":
-        raise error
-    mended = mend(str(problem["input"]).encode(), "\ufffd").decode()
-    return SessionMessage(jsonrpc_message_adapter.validate_json(mended, by_name=False))
 
 
 def _refuse(error: ValidationError) -> JSONRPCError | None:
