@@ -17,6 +17,7 @@ from catalogue.reduced_schemas import open_part
 from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.served_schemas import describe_inputs, describe_outputs, serve_schema, summarise_inputs
 
+SHORT_DESCRIPTION = 150
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 
@@ -156,7 +157,7 @@ def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:
     ]
 
 
-def shorten(text: str, length: int = 150) -> str:
+def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
     """One line, cut after its last complete word within the length, with "..."."""
     line = " ".join(text.split())
     if len(line) <= length:

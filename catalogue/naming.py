@@ -11,6 +11,7 @@ from pathlib import Path
 
 MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
 SIMILAR = 0.55  # The least share of letter pairs that two similar names have in common
+MAX_SIMILAR = 3
 
 CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Of Unicode: control characters, and what breaks lines
 
@@ -117,7 +118,7 @@ def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
         for other in among
         for pairs in [_letter_pairs(other)]
     )
-    close = nsmallest(3, ((-score, other) for score, other in scored if score >= SIMILAR))
+    close = nsmallest(MAX_SIMILAR, ((-score, other) for score, other in scored if score >= SIMILAR))
     return [other for _, other in close]
 
 

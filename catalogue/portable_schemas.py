@@ -29,6 +29,7 @@ LIBRARY_KEYS = frozenset({
     "config", "run_manager", "runtime", "self", "model_config", "model_dump", "model_dump_json",
     "model_validate", "model_validate_json", "model_validate_strings",
 })  # fmt: skip
+MAX_KEY = 64
 SERVER_NAME = "workflow-catalogue"
 MAX_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
 MIN_LIMIT = 24  # For servers with long names; the built-in tools need nearly as much
@@ -52,7 +53,7 @@ def alias_keys(keys: Iterable[str]) -> dict[str, str]:
     known = set(keys)
     odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or _is_reserved(key)}
     plain = {key: f"{alias}_" if _is_reserved(alias) else alias for key, alias in odd.items()}
-    return _told_apart(plain, taken=known, limit=64)
+    return _told_apart(plain, taken=known, limit=MAX_KEY)
 
 
 def _is_reserved(key: str) -> bool:

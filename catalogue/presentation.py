@@ -17,6 +17,7 @@ CURATORS_HINTS = {  # The fields of a workflow with the curator's value, and MCP
 }
 MAX_ICONS = 8
 MAX_ICON_CHARACTERS = 20_000  # Of all icons of a workflow together; every list of tools carries them
+MAX_ADDRESS_CHARACTERS = 2_000
 RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")  # SVG can hold scripts
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}")
 SIZE = re.compile(r"any|[1-9][0-9]{0,4}x[1-9][0-9]{0,4}")
@@ -80,7 +81,7 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
 
 
 def _is_secure_address(address: str) -> bool:
-    if len(address) > 2_000 or not (address.isascii() and address.isprintable()):
+    if len(address) > MAX_ADDRESS_CHARACTERS or not (address.isascii() and address.isprintable()):
         return False
     try:
         parts = urlsplit(address)

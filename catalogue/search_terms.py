@@ -16,6 +16,7 @@ from catalogue.long_lists import among, search_problem
 from catalogue.models import Review, Source, Workflow
 from catalogue.models.workflow import WorkflowQuerySet, has_text, is_hinted, is_tagged
 
+GLOB_SIGNS = "*?["
 TERM = re.compile(r'(-?)(?:(name|tag|source|is):)?(?:"([^"]*)"(?=\s|$)|(\S+))', re.IGNORECASE)
 MAX_SHOWN = 50  # Characters of a term in a message
 
@@ -46,7 +47,7 @@ class Term:
                 return _is_of_source(value)
             case "is":
                 return MARKS[value.lower()]()
-            case _ if not self.quoted and any(sign in value for sign in "*?["):
+            case _ if not self.quoted and any(sign in value for sign in GLOB_SIGNS):
                 return Workflow.objects.is_named_like(value)
         return has_text(value) | is_tagged(value)
 

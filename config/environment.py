@@ -34,6 +34,7 @@ PREFIX = "CATALOGUE_"
 SETTINGS_DIR = "CATALOGUE_SETTINGS_DIR"
 SECRETS = "CATALOGUE_SECRET_"  # Variables with secrets, which settings of sources refer to
 DATABASES = ("sqlite", "postgres", "postgresql")
+IN_MEMORY = ":memory:"
 UNPARSED = "cannot be parsed; in a password, write characters such as / and # as %2F and %23"
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 MIN_KEY = 32
@@ -153,7 +154,7 @@ def _check_database(value: SecretStr) -> SecretStr:
     except ValueError:
         raise ValueError(UNPARSED) from None
     # Each process would have a database in its own memory.
-    if name in ("", ":memory:"):
+    if name in ("", IN_MEMORY):
         raise ValueError("must name a database, such as sqlite:////path/to/file or postgres://host/name")
     return value
 

@@ -55,6 +55,7 @@ RECURRING = {  # Loggers, and how the messages begin that they repeat with each 
 }
 AGAIN_SECONDS = 300.0  # Within which a recurring problem has one line, or as many as the next line says
 MAX_LINES = {REFUSED: 100}
+MAX_RECURRING = 500
 
 
 class _ToLoguru(logging.Handler):
@@ -126,7 +127,7 @@ class _Once:
                 since, came, left_out = now, 0, max(0, came - most)
             # The end of the dictionary has the latest.
             self._shown[problem] = (since, came + 1)
-            if len(self._shown) > 500:
+            if len(self._shown) > MAX_RECURRING:
                 del self._shown[next(iter(self._shown))]
         if left_out:
             record["message"] += f" ({left_out:,} more of these were not logged)"

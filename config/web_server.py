@@ -58,6 +58,7 @@ BUSY_SECONDS = 2  # After which a refused client should try again
 BYTES_IN_MEMORY = 65_536  # Bytes of a body; the rest, from known callers only, goes to disk
 Result = TypeVar("Result")
 Known = Callable[[dict[str, Any]], Awaitable[bool]]  # Whether a request's headers identify a caller
+AUTHORIZE = "/oauth/authorize"
 BEFORE_IT = ("/oauth/sign-in", "/admin/second-factor/")
 PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and clients sent
     (
@@ -492,7 +493,7 @@ class SecurityHeaders:
         response.setdefault("Content-Security-Policy", policy)
         # Web clients open the sign-in in a pop-up window, and lose sight of it once a response is isolated.
         leads_to = request.GET.get("next", "") if request.path_info in BEFORE_IT else request.path
-        if "Location" in response or (is_page and leads_to.partition("?")[0].endswith("/oauth/authorize")):
+        if "Location" in response or (is_page and leads_to.partition("?")[0].endswith(AUTHORIZE)):
             response["Cross-Origin-Opener-Policy"] = "unsafe-none"
         # Files have a header of their own.
         response.setdefault("Cache-Control", "no-store")

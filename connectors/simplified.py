@@ -42,6 +42,7 @@ MORE_KEYS = (
     *("next_page_token", "nextPageToken", "next_url", "nextUrl"),
 )
 """They announce more items without a link or cursor that this connector can follow."""
+TOTAL_KEYS = ("total", "total_count", "totalCount", "total_items", "totalItems")
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -380,7 +381,7 @@ def read_listing(
 def refuse_incomplete(envelope: Any, *, listed: int, advice: str = "") -> None:
     """Raises InvalidAnswer if the last page announces more items than were listed."""
     given = as_object(envelope)
-    for key in ("total", "total_count", "totalCount", "total_items", "totalItems"):
+    for key in TOTAL_KEYS:
         total: Any = given.get(key)
         if is_number(total) and total > listed:
             raise InvalidAnswer(

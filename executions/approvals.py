@@ -60,6 +60,7 @@ PERMISSION = "executions.decide_approval"
 MAX_MINUTES = 30 * 24 * 60
 OWN_CALL = "You cannot approve your own call here; another person must decide."
 MAX_MESSAGE_LENGTH = 2_000
+SWEPT_AT_ONCE = 100
 RETRY_SECONDS = 60
 Verdict = ApprovalDecision.Verdict
 Standing = StandingApproval | None
@@ -518,7 +519,7 @@ def end_outdated() -> int:
 
 def _sweep(due: QuerySet[Approval], end: Callable[[Approval, Execution], bool]) -> int:
     ended = 0
-    for key in list(due.values_list("pk", flat=True)[:100]):
+    for key in list(due.values_list("pk", flat=True)[:SWEPT_AT_ONCE]):
         with transaction.atomic():
             # The next sweep checks one that is being decided at this moment.
             locked = Approval.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()

@@ -31,6 +31,7 @@ COLUMNS = (
     "payload__ended_proof",
 )  # fmt: skip
 PAYLOAD = ("payload__input", "payload__output", "payload__content")
+PAYLOADS_AT_ONCE = 20
 
 
 def follow_calls() -> None:
@@ -58,7 +59,7 @@ def follow_calls() -> None:
 def _entries(name: str, keys: Collection[str], with_payloads: bool) -> dict[str, Entry]:
     ours = [uuid.UUID(key.partition(":")[2]) for key in keys]
     rows = Execution.objects.filter(pk__in=ours).values(*COLUMNS, *(PAYLOAD if with_payloads else ()))
-    entries = (_entry_of(row, name) for row in rows.iterator(chunk_size=20))
+    entries = (_entry_of(row, name) for row in rows.iterator(chunk_size=PAYLOADS_AT_ONCE))
     return {str(entry.key): entry for entry in entries}
 
 

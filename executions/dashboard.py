@@ -42,6 +42,8 @@ from executions.subscriptions import may_subscribe
 
 FAILURES = "admin:executions_failures"
 WINDOW = timedelta(hours=24)
+SHOWN_ROWS = 8
+SHOWN_TOOLS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +79,7 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
             "may_subscribe": may_subscribe(request.user),
             "addresses": [find() for find in added("addresses")],
             "cards": usage.get("usage_cards", []) + cards,
-            "latest": show_runs(Execution.objects.all()[:8]) if sees_runs else None,
+            "latest": show_runs(Execution.objects.all()[:SHOWN_ROWS]) if sees_runs else None,
             "periods": [(f"?period={each.value}", each.words, each is period) for each in Period],
         }
     )
@@ -154,7 +156,7 @@ def _usage(request: HttpRequest, period: Period) -> dict[str, Any]:
 
 
 def _top(tools: Iterable[Use], period: Period, number: Callable[[Use], int]) -> list[ShownUse]:
-    top = sorted(filter(number, tools), key=lambda use: (-number(use), use.name))[:5]
+    top = sorted(filter(number, tools), key=lambda use: (-number(use), use.name))[:SHOWN_TOOLS]
     return [show_use(Subject.TOOL, period, use) for use in top]
 
 

@@ -27,6 +27,7 @@ from telemetry import metrics
 DELIVERIES_PER_MINUTE, DELIVERIES_AT_ONCE = 1_200, 200  # Genuine ones, of a source
 NOTED_EVERY = timedelta(seconds=10)  # How often a source's record of deliveries is written
 MAX_RUNS = 10  # With one id; engines whose ids are unique have one
+MAX_STARTS = 100
 LATE = timedelta(seconds=15)  # A run that ended longer ago without a report has been missed
 REASON_CHARACTERS = 500
 
@@ -129,7 +130,7 @@ def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
     known = list(meant.all())
     if not known:
         # The answer to one of these starts may not be recorded yet: its first poll is then immediate.
-        starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:100])
+        starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:MAX_STARTS])
         # Or it was recorded between the two queries.
         known = list(meant.all())
     if known:

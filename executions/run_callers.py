@@ -28,6 +28,7 @@ ANSWERS = "answers"  # In the client's description: which of MCP's capabilities 
 CARDS = "cards"  # Likewise: true if a card shows the run; it then asks what the client itself cannot
 OF_CARDS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
+MAX_UNSENT = 100
 _listeners: dict[uuid.UUID, "RunListener"] = {}
 News = LogMessage | Progress
 
@@ -147,7 +148,7 @@ class RunListener:
         """`find_level`: None if its client wants no log messages."""
         self._find_level = find_level
         self._loop = asyncio.get_running_loop()
-        self._unsent: asyncio.Queue[News] = asyncio.Queue(100)
+        self._unsent: asyncio.Queue[News] = asyncio.Queue(MAX_UNSENT)
         self._level: str | None = None
 
     async def level(self) -> str:

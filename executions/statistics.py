@@ -37,6 +37,7 @@ from executions.models import FINAL, Execution, HourlyUsage, StatisticsState, us
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 FOLDED_AT_ONCE = 500
+PRUNED_AT_ONCE = 500
 Read = TypeVar("Read")
 
 
@@ -394,7 +395,7 @@ def prune_statistics(before: datetime) -> int:
     """Remove a batch of older rows. Returns how many."""
     old = HourlyUsage.objects.filter(hour__lt=before - HOUR).order_by("hour")
     with transaction.atomic():
-        keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:500])
+        keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNED_AT_ONCE])
         if keys:
             HourlyUsage.objects.filter(pk__in=keys).delete()
             StatisticsState.note_change(before - DAY)

@@ -28,6 +28,7 @@ from identity.external_tokens import named_outside
 from identity.models import FailureCount
 from identity.tokens import Access, Origin, arriving, digest_of, metadata_url
 
+REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
 PASSWORD_CHECKS = 1  # At a time in a process: each takes a core for most of a second, which tool calls need
 PATIENCE_SECONDS = 10.0
@@ -158,7 +159,7 @@ def _counted(limit: Limit, address: str) -> Iterator[None]:
     yield
     if seconds:
         logger.warning("Too many of these: those of the next {} seconds are not logged.", seconds)
-        if len(_paused) >= 10_000:
+        if len(_paused) >= REMEMBERED_CALLERS:
             _paused.clear()
         _paused[key] = time.monotonic() + seconds
         raise TooManyFailures(seconds)

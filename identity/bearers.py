@@ -18,6 +18,7 @@ from identity.oauth import grants
 from identity.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving, digest_of
 
 REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
+MAX_REMEMBERED_TOKENS = 10_000
 _remembered: dict[str, tuple[float, Access]] = {}
 _looking_up: dict[str, asyncio.Task[Access | None]] = {}
 forget_bearers = _remembered.clear
@@ -73,7 +74,7 @@ def authenticate(text: str) -> Access | None:
     if access is None:
         _remembered.pop(digest, None)
         return None
-    if len(_remembered) >= 10_000:
+    if len(_remembered) >= MAX_REMEMBERED_TOKENS:
         _remembered.clear()
     _remembered[digest] = (asked_at, access)
     return access

@@ -29,6 +29,7 @@ MAX_HOLDS = 5
 WINDOW_SECONDS = 60.0
 REFUSAL_SECONDS = 0.5  # Between two refusals whatever their addresses: each takes some 10 ms of a process
 REFUSED_AT_ONCE = 5  # After a pause
+REMEMBERED_ADDRESSES = 10_000
 METADATA = (
     "/.well-known/oauth-protected-resource",
     "/.well-known/oauth-authorization-server",
@@ -99,7 +100,7 @@ class Doorkeeper:
         since, number = self._guesses.get(place, (now, 0))
         if now - since > WINDOW_SECONDS:
             since, number = now, 0
-        if len(self._guesses) >= 10_000:
+        if len(self._guesses) >= REMEMBERED_ADDRESSES:
             self._guesses.clear()
         self._guesses[place] = (since, number + 1)
         longest = HOLD_SECONDS * MAX_HOLDS

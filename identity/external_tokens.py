@@ -27,6 +27,7 @@ from identity.oauth import grants
 from identity.tokens import TOKEN_START, Access, Kind, digest_of
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that looks up their user
+REMEMBERED_TOKENS = 10_000
 RETRY_SECONDS = 5
 JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*")
 UNAVAILABLE = (
@@ -69,7 +70,7 @@ def _recall(text: str) -> _Reading | None:
 
 
 def _remember(text: str, reading: _Reading) -> _Reading:
-    if len(_read) >= 10_000:
+    if len(_read) >= REMEMBERED_TOKENS:
         _read.clear()
     _read[digest_of(text)] = reading
     return reading

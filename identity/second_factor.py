@@ -42,6 +42,7 @@ from identity.tokens import digest_of
 STEP_SECONDS = 30
 STEPS_APART = ceil(CLOCKS_APART.total_seconds() / STEP_SECONDS) + 1
 DIGITS = 6
+KEY_BYTES = 20
 RECOVERY_CODES = 10
 RECOVERY_BYTES = 10  # 80 random bits, so that a plain hash is enough
 SESSION_KEY = "second_factor"
@@ -60,7 +61,7 @@ def is_demanded(user: Any) -> bool:
 def begin(user: User, session: Any) -> SecondFactor:
     """Unconfirmed until the user enters a code. Until then, its key is that of this session: another one with
     the password may be a thief's, who would know the code of every later login."""
-    key = base64.b32encode(os.urandom(20)).decode()
+    key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, is_new = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
     is_ours = not is_new and _is_readable(factor) and session.get(BEGUN_KEY) == digest_of(key_of(factor))

@@ -34,8 +34,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 USE_NOTED_EVERY = timedelta(minutes=1)
 REMEMBERED_ORIGINS = 50  # Of one token, between two writes
+REMEMBERED_USES = 10_000
+KEPT_USES = 10  # Addresses with their clients, the last ones
+SHOWN_AGENT = 120  # Characters of a User-Agent
 MAX_OVERLAP_HOURS = 720
 KEEP, ASSIGN = "mcp_bridge.keep_accesstoken", "mcp_bridge.assign_accesstoken"
+NAMED_TOKENS = 10
 
 
 class Expiry(Enum):
@@ -267,20 +271,20 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     if not (is_old or rested):
         return
     taken = set(origins)
-    uses = [(client_address(one.peer, one.forwarded_for), one.user_agent[:120]) for one in taken]
+    uses = [(client_address(one.peer, one.forwarded_for), one.user_agent[:SHOWN_AGENT]) for one in taken]
     known = {(use["address"], use["client"]) for use in token.last_uses}
     if not is_old and known.issuperset(uses):
         return
     at = now.isoformat(timespec="seconds")
     kept = [use for use in token.last_uses if (use["address"], use["client"]) not in uses]
     fresh = [{"address": address, "client": client, "at": at} for address, client in dict.fromkeys(uses)]
-    noted: dict[str, Any] = {"last_used_at": now, "last_uses": [*fresh, *kept][:10]}
+    noted: dict[str, Any] = {"last_used_at": now, "last_uses": [*fresh, *kept][:KEPT_USES]}
     if is_former:
         noted["former_used_at"] = now
     # Only one of two processes writes; the other's uses are written the next time.
     if AccessToken.objects.filter(pk=token.pk, last_used_at=token.last_used_at).update(**noted):
         origins -= taken
-    if len(_written_at) >= 10_000:
+    if len(_written_at) >= REMEMBERED_USES:
         forget_uses()
     _written_at[token.pk] = time.monotonic()
 
@@ -347,7 +351,7 @@ class ToolsetInUse(Exception):
     def __init__(self, toolset: Toolset, names: list[str]) -> None:
         super().__init__(
             f"These tokens are bound to the toolset {toolset.slug}: "
-            f"{listed(names, 10)}. Revoke them first, or disable the toolset "
+            f"{listed(names, NAMED_TOKENS)}. Revoke them first, or disable the toolset "
             "instead of deleting it."
         )
 

@@ -23,6 +23,7 @@ from mcp_bridge.request_meta import NOTE
 
 BEGINNING = 2_000
 SHAPE_BYTES = 1_000
+MAX_NOTE = 15_000
 Pictured = types.ImageContent | types.AudioContent
 # Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
@@ -30,6 +31,7 @@ OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
 SHOWN_NAME = 200
 BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
+MAX_BLOCKS = 500
 MAX_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
@@ -212,7 +214,7 @@ def blocks_of(execution: Execution) -> list[Block]:
 def notes_of(execution: Execution, kind: dict[str, Any] = ABOUT_OUTPUT) -> list[str]:
     """Returns what the connector says about the output."""
     raws: Iterable[dict[str, Any]] = execution.payload.content or ()
-    return [str(raw.get("text"))[:15_000] for raw in raws if raw.get("_meta") == kind]
+    return [str(raw.get("text"))[:MAX_NOTE] for raw in raws if raw.get("_meta") == kind]
 
 
 def has_blocks(execution: Execution) -> bool:
@@ -253,7 +255,7 @@ def describe(block: types.ContentBlock) -> str:
 class SizeBudget:
     characters: int
     bytes: int
-    blocks: int = 500
+    blocks: int = MAX_BLOCKS
     stand_ins: int = MAX_STAND_INS
 
     @classmethod

@@ -24,7 +24,9 @@ from mcp_bridge.portability import find_refused
 from mcp_bridge.tool_lists import cost_of_toolset
 
 MAX_DESCRIPTION = 20_000
+MAX_BUDGET = 1_000_000_000
 MAX_RULES = 200
+MAX_PICKED = 10_000
 
 
 class ListCostSerializer(serializers.Serializer[Any]):
@@ -98,7 +100,7 @@ class ToolsetChangeSerializer(base.StrictSerializer, serializers.ModelSerializer
     reserved_for = base.ReservedForField()
     picked = serializers.ListField(
         child=serializers.CharField(max_length=64),
-        max_length=10_000,
+        max_length=MAX_PICKED,
         help_text="Tool names of workflows that are always in it, as long as they are exposed.",
     )
     rules = serializers.ListField(
@@ -113,7 +115,7 @@ class ToolsetChangeSerializer(base.StrictSerializer, serializers.ModelSerializer
         extra_kwargs = {
             "slug": {"validators": []},  # Those of the row, which also tell which slug is taken
             "description": {"max_length": MAX_DESCRIPTION},
-            "token_budget": {"max_value": 1_000_000_000},
+            "token_budget": {"max_value": MAX_BUDGET},
         }
 
     def get_fields(self) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class CatalogueServer(Server[None]):
     async def _instruct(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware: instructions are written for each caller, where the SDK has one text for all."""
         result = await call_next(ctx)
-        if ctx.method not in ("initialize", "server/discover") or not isinstance(result, dict):
+        if ctx.method not in WITH_INSTRUCTIONS or not isinstance(result, dict):
             return result
         if await self._shows_cards(ctx):
             # After the SDK has left out what the versions with a handshake do not define.
@@ -293,6 +293,8 @@ JSON_TYPES = {
     "int_type": "integer",
     "float_type": "number",
 }
+NAMED_FAULTS = 10
+FAULT_CHARACTERS = 200
 
 
 def _name_faults(ctx: Context, error: ValidationError) -> str:
@@ -300,12 +302,12 @@ def _name_faults(ctx: Context, error: ValidationError) -> str:
     if not error.title.endswith(("Request", "RequestParams")):
         return "Invalid request parameters"  # Other validation errors are not about what the caller sent
     lines = [f"Invalid parameters of {ctx.method}:"]
-    for one in error.errors(include_url=False, include_input=False)[:10]:
+    for one in error.errors(include_url=False, include_input=False)[:NAMED_FAULTS]:
         is_missing = one["type"] == "missing"
         wanted = JSON_TYPES.get(one["type"])
         said = f'not of type "{wanted}"' if wanted else one["msg"].removeprefix("Input ")
         place = _place(one["loc"], ctx.params, ends_beyond=is_missing)
-        lines.append(f"- {place}: {'required, but missing' if is_missing else said}"[:200])
+        lines.append(f"- {place}: {'required, but missing' if is_missing else said}"[:FAULT_CHARACTERS])
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -365,8 +367,10 @@ ALONE = (
     "No worker is running beside this server: it lists the engines and follows runs itself, as long as this "
     "connection lasts. Runs that continue after that are checked the next time."
 )
+DESCRIBED_CHARACTERS = 2_000
 NAMED_OUTAGES = 5
 REASON_CHARACTERS = 200
+WITH_INSTRUCTIONS = ("initialize", "server/discover")
 
 
 async def instructions_for(access: Access) -> str:
@@ -398,7 +402,7 @@ def _about_toolset(catalogue: ExposedCatalogue, bounds: Bounds) -> list[str]:
         off = f"Toolset {slug}, all that may be seen here, {why}: no workflow can be run at present."
         return [COMPACT, f"{off} An administrator can change that."]
     fixed = COMPACT if entry.toolset.mode == Toolset.Mode.COMPACT else FULL
-    purpose = entry.toolset.description.strip()[:2_000]
+    purpose = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
     return [fixed, f"{entry.toolset.title or slug}: {purpose}"] if purpose else [fixed]
 
 

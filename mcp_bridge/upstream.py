@@ -30,6 +30,7 @@ from mcp_bridge.tool_lists import icon_models
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
 MAX_VALUES = 100
 SHOWN = 100
+MAX_READ = 2_000  # Characters of an address
 Features = Sequence[ServerFeature]
 
 
@@ -77,7 +78,7 @@ def _within(template: str, uri: str) -> str | None:
         parts = [value] if isinstance(value, str) else value
         if any(contains_path_traversal(part) or not part.isprintable() for part in parts):
             return None
-    return expanded if read and len(expanded) <= 2_000 else None
+    return expanded if read and len(expanded) <= MAX_READ else None
 
 
 @lru_cache(maxsize=5_000)

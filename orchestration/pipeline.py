@@ -62,11 +62,14 @@ GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the r
 NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 MAX_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
+MAX_SHORTLIST = 10_000  # Characters
+LEFT_OUT_SHOWN = 20
 SHORTLIST_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
     "required": ["words", "tools"],
 }
+FORMATTED_AT_ONCE = 10
 MAX_TEXT = 50_000  # Characters
 MIN_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
 SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
@@ -135,7 +138,7 @@ async def _describe_wanted(
 
 def _read_wanted(text: str) -> Wanted:
     """Empty if the answer is unreadable: the instructions alone then rank the tools."""
-    answers = [found for found in objects_in(text[:10_000]) if "words" in found or "tools" in found]
+    answers = [found for found in objects_in(text[:MAX_SHORTLIST]) if "words" in found or "tools" in found]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions are used instead")
         return Wanted()
@@ -190,7 +193,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
         return []
     return [
         "The model did not see all tools because they exceed its context: "
-        f"{listed(unknown, 20)}. Name fewer tools to have all of them considered."
+        f"{listed(unknown, LEFT_OUT_SHOWN)}. Name fewer tools to have all of them considered."
     ]
 
 
@@ -409,7 +412,7 @@ def settle_requests() -> None:
     # In the order of the index, because SQLite would read all requests for another order.
     unformatted = records.unformatted().order_by("deadline_at")
     # By key first: a list, which calls this, must not read the long texts of records.
-    for key in unformatted.values_list("pk", flat=True)[:10]:
+    for key in unformatted.values_list("pk", flat=True)[:FORMATTED_AT_ONCE]:
         for request in unformatted.select_related(*records.WITH_RUN).filter(pk=key):
             start_in_background_loop(_begin_late(request))
 

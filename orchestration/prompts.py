@@ -69,6 +69,7 @@ Rules:
 - Answer with the text for the person alone: no preface, no JSON unless it was asked for.
 """
 
+MAX_REPEATED = 4_000  # Characters of an unusable answer in the repair prompt
 Block = Literal["tools", "instructions", "response", "format"]
 LOOKS_LIKE_OURS = re.compile(r"<(?=[\s/\\]*(?:tools|instructions|response|format)\b)", re.IGNORECASE)
 BROKEN = r"<\\"
@@ -102,7 +103,7 @@ def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: boo
 def repair_prompt(asked: Sequence[Message], answered: str, objection: str) -> list[Message]:
     return [
         *asked,
-        {"role": "assistant", "content": answered[:4_000]},
+        {"role": "assistant", "content": answered[:MAX_REPEATED]},
         {"role": "user", "content": REPAIR.format(objection=objection)},
     ]
 

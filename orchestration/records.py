@@ -26,6 +26,7 @@ from executions.retention import KeptAlike, kept_alike, take_batch
 from executions.starting import first_unless_expired
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest, started_stage
 
+OPENING_SECONDS = 60  # For the first stage
 LOOK_AGAIN_SECONDS = 0.5
 WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `raw_response_of` reads
 BATCH = 100
@@ -126,7 +127,7 @@ def open_request(asked: RequestInput) -> WorkflowRequest:
         idempotency_key=asked.idempotency_key,
         request_hash=digest,
         created_at=now,
-        deadline_at=now + timedelta(seconds=60),
+        deadline_at=now + timedelta(seconds=OPENING_SECONDS),
         instructions=asked.user_instructions,
         tool_ids=asked.tool_ids,
         format_response=asked.format_response,

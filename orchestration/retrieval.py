@@ -19,8 +19,11 @@ from connectors.network.redaction import printable, shorten
 from orchestration.models import Failure, StageFailed
 
 MAX_TITLE_LENGTH = 200
+MAX_SHOWN_TITLE = 80  # Where only names and titles are given
 MAX_LIKELY = 40  # Tools that are described once the model has said what it looks for
+MAX_ENDPOINT = 2_000
 BETWEEN = "\n\n"
+SHOWN_ID = 100
 MAX_NAME = 120
 MAX_VALUE = 80  # Characters of a default and of each value of an enumeration
 MAX_VALUES = 20
@@ -37,7 +40,7 @@ def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
         for tool_id in invalid:
             similar = " or ".join(find_similar_names(tool_id, shown))
             meant = f" (did you mean {similar}?)" if similar else ""
-            listed.append(f"{printable(tool_id[:100])}{meant}")
+            listed.append(f"{printable(tool_id[:SHOWN_ID])}{meant}")
         raise StageFailed(
             f"No such tools, or they are disabled: {'; '.join(listed)}. "
             "GET /api/workflows/ lists the available ones.",
@@ -129,7 +132,7 @@ def name_tools(ranked: Sequence[Workflow], *, tokens: int) -> dict[str, str]:
     """A line with name and title of each, by tool name, as many as fit."""
 
     def line_of(workflow: Workflow) -> str:
-        title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, 80)
+        title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, MAX_SHOWN_TITLE)
         return f"{workflow.tool_name} ({title})" if title else workflow.tool_name
 
     lines = ((workflow.tool_name, line_of(workflow)) for workflow in ranked)
@@ -168,7 +171,7 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
         "name": workflow.tool_name,
         "title": one_line(title, MAX_TITLE_LENGTH),
         "description": one_line(workflow.shown_description, depth.description),
-        "endpoint": one_line(endpoint, 2_000),
+        "endpoint": one_line(endpoint, MAX_ENDPOINT),
     }
     lines = [f"{name}: {value}" for name, value in facts.items() if value]
     parameters = schema_lines(workflow.offered_input_schema, depth.parameters, says_required=True)

@@ -46,6 +46,7 @@ HARMLESS = "harmless"
 # What entries of decisions have in their JSON, which is written without white space.
 ENABLED, DISABLED, REVIEWED = '"enabled":[false,true]', '"enabled":[true,false]', f'"{REVIEW}":['
 UNDOABLE = timedelta(hours=12)
+ALIAS_DAYS = 30
 MAX_JUDGED = 500  # Held changes that are searched for flags, to show these first
 BREAKING = ("required", "gone", "values", "bounds", "schema")
 Place = tuple[int, str, str, int]  # Rank, name of the source, tool name and key of a row of the queue
@@ -302,7 +303,7 @@ def rename_candidate(key: int, version: str, *, by: Actor, **texts: Any) -> Work
     changed = {name: text for name, text in texts.items() if getattr(workflow, name) != text}
     if changed:
         is_called = workflow.enabled and "tool_name" in changed
-        override_workflow(workflow, alias_days=30 if is_called else None, **changed)
+        override_workflow(workflow, alias_days=ALIAS_DAYS if is_called else None, **changed)
         record_change(by, [workflow], changed_fields(changed))
     return workflow
 

@@ -87,6 +87,7 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
     return [(label, old, new) for label, old, new in in_full if old != new]
 
 
+HISTORY_PAGE = 100
 RELATED = "__id__exact"  # How lists name the filter by a related object
 KEY = "the-key-of-the-row"
 ASKED = "asked"  # The keys of the rows that `ask_for_selected` asks about
@@ -393,7 +394,7 @@ class CatalogueAdmin(UnfoldAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         entries = HistoryEntry.of_key(self.history_model or self.model, unquote(object_id))
-        paginator = self.get_paginator(request, entries, 100)
+        paginator = self.get_paginator(request, entries, HISTORY_PAGE)
         page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
         for entry in page:
             entry.told_changes = describe_changes(entry)

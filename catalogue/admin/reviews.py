@@ -22,6 +22,7 @@ from connectors.formats.json import readable_json
 
 COMMANDING = "may try to command agents"
 MAX_COMPARED_LENGTH = 400  # Words of two compared texts; the comparison takes cubic time at worst
+SHOWN_JSON = 20_000  # Characters
 SHOWN_AT_ONCE = 50  # Changes on one page, and so the most that one click accepts
 
 
@@ -57,7 +58,7 @@ def _shown(value: Any) -> ShownValue:
         return ShownValue([("", show_unseen(value))])
     if isinstance(value, dict | list):
         readable = readable_json(json.loads(show_unseen(json.dumps(value, ensure_ascii=False))))
-        return ShownValue([], html.cut_short(readable, 20_000))
+        return ShownValue([], html.cut_short(readable, SHOWN_JSON))
     return ShownValue([("", json.dumps(value))])
 
 

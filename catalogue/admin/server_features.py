@@ -34,6 +34,7 @@ STATES = {
     "gone": (gettext_lazy("gone upstream"), "danger"),
     "off": (gettext_lazy("source switched off"), ""),
 }
+SHOWN_DESCRIPTION = 80
 NOUNS = ("prompt or resource", "prompts and resources")
 HEADERS = ("", gettext_lazy("Served now"), gettext_lazy("Current on the server"))
 
@@ -106,7 +107,7 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
 
     @admin.display(description=gettext_lazy("description"))
     def described(self, feature: ServerFeature) -> str:
-        return html.shortened(feature.description or feature.title, 80)
+        return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
 
     @admin.action(description=gettext_lazy("Enable"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> HttpResponse | None:

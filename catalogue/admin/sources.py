@@ -298,6 +298,7 @@ HEALTH_BADGES = {
     Source.HealthState.FAILING: "danger",
     Source.HealthState.HELD: "warning",
 }
+RECENT_RUNS = 5
 AWAITED = timedelta(minutes=5)  # How long the list looks for the first listing of an added source
 NOT_ASKED = gettext_lazy(
     "Its workflows were declared or imported here; the engine itself has not been asked yet."
@@ -543,7 +544,7 @@ class SourceAdmin(ButtonsMixin):
         return change_if_sure(self, request, affected, f"{verb} sources", switch, **words)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
-        runs = list(obj.discovery_runs.for_lists()[:5])
+        runs = list(obj.discovery_runs.for_lists()[:RECENT_RUNS])
         is_untried = obj.health_state == Source.HealthState.UNKNOWN
         return {
             "headline": [

@@ -19,6 +19,7 @@ SOURCE_NAME = RegexValidator(
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with "
     "a letter or digit.",
 )
+TOLERATED_LOSS = 20  # Percent
 OBSERVED = (
     "health_state", "health_message", "health_error", "failing_since", "failures", "last_refreshed_at",
     "next_refresh_at", "refresh_lease_expires_at",
@@ -86,7 +87,7 @@ class Source(Reservable):
     )
     vanishing_share_percent = models.PositiveSmallIntegerField(
         _("tolerated loss"),
-        default=20,
+        default=TOLERATED_LOSS,
         validators=[MaxValueValidator(100)],
         help_text=_(
             "Percent. A listing that loses more of the workflows, and at least five, is held until "

@@ -16,6 +16,7 @@ from catalogue.models import Revision, WorkflowFilter
 from catalogue.rest.base import StrictSerializer, StringListField, check_parameters, is_set
 from catalogue.rest.views import DestroyMixin
 
+MAX_POSITION = 1_000_000_000
 POSITIONS_APART = 10
 PREVIEW = OpenApiParameter(
     "preview", bool, description="`true`: nothing is saved; the answer is what would change."
@@ -44,7 +45,7 @@ class RuleSerializer(StrictSerializer, serializers.ModelSerializer[WorkflowFilte
 class FilterSerializer(RuleSerializer):
     class Meta(RuleSerializer.Meta):
         fields: tuple[str, ...] = ("id", "position", *RULE_FIELDS)
-        extra_kwargs = RuleSerializer.Meta.extra_kwargs | {"position": {"max_value": 1_000_000_000}}
+        extra_kwargs = RuleSerializer.Meta.extra_kwargs | {"position": {"max_value": MAX_POSITION}}
 
 
 class FilterChangeSerializer(FilterSerializer):

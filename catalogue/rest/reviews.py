@@ -30,6 +30,7 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
+HASH_LENGTH = 64
 MAX_OFFERS = 10_000
 
 
@@ -118,7 +119,7 @@ class DecisionSerializer(base.StrictSerializer):
     """Several at once: the named ones with their reviewed offers, or all of a source."""
 
     offers = serializers.DictField(
-        child=serializers.CharField(max_length=64),
+        child=serializers.CharField(max_length=HASH_LENGTH),
         required=False,
         allow_empty=False,
         help_text="The reviewed `offer` by tool name.",

@@ -22,6 +22,7 @@ CSP = ("connectDomains", "resourceDomains", "frameDomains", "baseUriDomains")
 ORIGIN = re.compile(
     r"(?:https?|wss?)://(?:\*\.[a-z0-9-]+\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::[0-9]{1,5})?", re.IGNORECASE
 )
+MAX_ORIGINS = 50  # In each list
 PERMISSIONS = ("camera", "microphone", "geolocation", "clipboardWrite")
 DOMAIN = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*")
 
@@ -71,7 +72,7 @@ def read_app_meta(raw: Any) -> dict[str, Any]:
     asked, wanted = as_object(given.get("csp")), as_object(given.get("permissions"))
     kept: dict[str, Any] = {}
     usable = {name: list(filter(ORIGIN.fullmatch, _strings(asked.get(name)))) for name in CSP}
-    if csp := {name: origins[:50] for name, origins in usable.items() if origins}:
+    if csp := {name: origins[:MAX_ORIGINS] for name, origins in usable.items() if origins}:
         kept["csp"] = csp
     if asked_for := [name for name in PERMISSIONS if isinstance(wanted.get(name), dict)]:
         kept["permissions"] = {name: {} for name in asked_for}

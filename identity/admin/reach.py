@@ -26,6 +26,7 @@ PAGE = "admin:mcp_bridge_accesstoken_reach"
 NEEDED = ("catalogue.view_workflow", "catalogue.view_toolset", "mcp_bridge.view_accesstoken")
 ROWS, SHOWN = 50, 5
 TOOL, CALLER = "tool", "caller"
+MAX_CHOSEN = 200  # Characters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,7 @@ def show_reach(request: HttpRequest) -> HttpResponseBase:
     if not may_look(request.user):
         raise PermissionDenied
     catalogue = confirmed_catalogue()
-    chosen = {name: request.GET.get(name, "")[:200] for name in ("q", "caller", "tool")}
+    chosen = {name: request.GET.get(name, "")[:MAX_CHOSEN] for name in ("q", "caller", "tool")}
     chosen["by"] = CALLER if request.GET.get("by") == CALLER else TOOL
     sees_applications = request.user.has_perm("mcp_bridge.view_allowedapplication")
     reach = Reach(catalogue, find_holders(with_applications=sees_applications))

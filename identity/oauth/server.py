@@ -37,6 +37,7 @@ from identity.oauth.grants import REFRESH_START, TOKEN_START, is_allowed, is_fir
 from identity.tokens import LOOPBACK, resource_url
 
 MAX_REDIRECT_LENGTH = 500
+MAX_CLIENT_NAME_LENGTH = 100
 MAX_MARKS = 2  # On one letter of a client's name
 PLAIN_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
 """Of redirect addresses: hosts that browser policies and people read alike."""
@@ -335,4 +336,4 @@ def _printable(name: str) -> str:
     for char in "".join(char if is_visible(char) else " " for char in name):
         marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
         shown += char if marks <= MAX_MARKS else ""
-    return " ".join(shown.split())[:100]
+    return " ".join(shown.split())[:MAX_CLIENT_NAME_LENGTH]

@@ -35,6 +35,7 @@ from mcp_bridge.tool_lists import cost_of_proposal
 from mcp_bridge.trial import TrialFailed, try_endpoint
 
 TOKEN, SIGN_IN, LATER = "token", "sign_in", "later"  # How clients connect
+MAY_CREATE_TOKENS = "mcp_bridge.add_accesstoken"
 
 
 def may_publish(user: Any) -> bool:
@@ -101,7 +102,7 @@ class PublicationForm(forms.Form):
             toolset.queryset = Toolset.objects.filter(enabled=True)
         toolset.empty_label = _("A new toolset") if user.has_perm("catalogue.add_toolset") else None
         toolset.required = toolset.empty_label is None
-        ways = [(TOKEN, _("With a new token"))] if user.has_perm("mcp_bridge.add_accesstoken") else []
+        ways = [(TOKEN, _("With a new token"))] if user.has_perm(MAY_CREATE_TOKENS) else []
         if authorization_server() is not None:
             ways.append((SIGN_IN, _("Their users sign in through the browser")))
         ways.append((LATER, _("With tokens that exist")))

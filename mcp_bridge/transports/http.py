@@ -77,6 +77,7 @@ from mcp_bridge.server import CatalogueServer
 from telemetry.metrics import REFUSED, mcp_requests
 
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
+SHOWN_SLUG = 64
 USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask for
 # No process stores sessions, so DELETE has nothing to end.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
@@ -87,6 +88,7 @@ UNREACHABLE_ORIGIN = re.compile(
     r"|(?!(https?|ftp|ip[fn]s|file|content):)[a-z][a-z0-9+.-]*://[^/@]+"
 )
 """Of this machine, or with an application's own scheme: no name in the DNS gives it to a page."""
+MAX_HOST_CHARACTERS = 300
 SHOWN_CHARACTERS = 100
 NOT_OUR_HOST = (
     "The Host header does not match an address of this server. Its operator lists the "
@@ -378,7 +380,7 @@ def _metadata_of(scope: Scope) -> str:
 
 def _unknown_toolset(slug: str | None) -> Response:
     """Returns the same refusal for missing, disabled and forbidden ones."""
-    named = (slug or "")[:64]
+    named = (slug or "")[:SHOWN_SLUG]
     message = (
         f"There is no toolset {named!r} for this token. Check the last part of the address, /mcp/<toolset>."
     )
@@ -457,7 +459,9 @@ def check_headers(scope: Scope) -> Response | None:
         return refusal(400, f"The header {repeated} must be sent only once.")
     host = headers.get(b"host", b"").decode("latin-1")
     origin = headers.get(b"origin", b"").decode("latin-1")
-    if len(host) > 300 or not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
+    if len(host) > MAX_HOST_CHARACTERS or not validate_host(
+        split_domain_port(host)[0], settings.ALLOWED_HOSTS
+    ):
         logger.bind(recurring=REFUSED).warning(
             "Refused a request for the host {!r}, which is not an address of this server.",
             host[:SHOWN_CHARACTERS],
