@@ -141,6 +141,7 @@ def test_the_inbox_lists_runs_that_wait_and_each_question_is_an_event(admin_clie
     execution = pause()
     row = TOPICS["paused"].in_inbox()
     assert row is not None and (row.number, row.names) == (1, ["report"])
+    assert row.since == execution.events.get(kind="asked").at
     listed = admin_client.get(row.url).content.decode()
     assert page_of(execution) in listed
     assert "Runs that wait for a person" in admin_client.get(reverse("admin:index")).content.decode()
