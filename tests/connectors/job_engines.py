@@ -1120,6 +1120,9 @@ FORCE_FIELDS: list[dict[str, Any]] = [
 class Argo(JobEngine):
     """Argo Workflows 3.6 by its server (/api/v1), with workflow templates in the namespace argo."""
 
+    supplied: tuple[str, ...] = ("good", "note")
+    """The outputs that a run of ASKING wants."""
+
     def answer(self, asked: Asked) -> Answer:
         if asked.headers.get("authorization") != f"Bearer {self.secret}":
             return 401, {"code": 16, "message": "token not valid"}
@@ -1183,23 +1186,23 @@ class Argo(JobEngine):
     def _suspended(self, run: Run) -> dict[str, Any]:
         """Its output `good` has the choices of the input of that name; `note` takes any text."""
         choices = {"name": "good", "value": "no", "enum": ["yes", "no"], "description": "Is it good?"}
-        supplied = [{"name": name, "valueFrom": {"supplied": {}}} for name in ("good", "note")]
+        supplied = [{"name": name, "valueFrom": {"supplied": {}}} for name in self.supplied]
         return {
             "id": f"{run.id}-2",
             "displayName": "approve",
             "type": "Suspend",
             "phase": "Succeeded" if run.ended else "Running",
-            "inputs": {"parameters": [choices]},
+            "inputs": {"parameters": [choices] if supplied else None},
             "outputs": {"parameters": supplied},
         }
 
     def _set(self, run: Run, body: Any) -> Answer:
         """Of Argo's own checks: the node, and the names of the outputs."""
-        told = json.loads(body["outputParameters"])
+        told = json.loads(body["outputParameters"]) if body["outputParameters"] != "" else {}
         if run.ended or body["nodeFieldSelector"] != f"id={run.id}-2":
             return 500, {"code": 2, "message": "currently, set only targets suspend nodes"}
-        if unknown := told.keys() - {"good", "note"}:
+        if unknown := told.keys() - {*self.supplied}:
             return 400, {"code": 3, "message": f"node is not expecting output parameter '{min(unknown)}'"}
         assert body["phase"] == "Succeeded"
-        run.answer = told
+        run.answer = told or "resumed"
         return 200, self._told(run)

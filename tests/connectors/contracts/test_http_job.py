@@ -467,7 +467,7 @@ async def test_a_form_of_n8n_is_sent_as_its_page_sends_it_and_a_webhook_takes_an
                 },
                 "required": ["field-0"],
             }
-            await connector.answer(run, question.id, harness.consent)
+            await connector.answer(run, question.id, harness.consent | {"field-3": None})
             told = {"field-0": "yes", "field-1": "3", "field-2": '["Mint"]'}
             assert engine.runs[run.run_id].answer == told
             engine.waits = {"resume": "webhook", "httpMethod": "POST", "formTitle": "={{ $json.secret }}"}
@@ -516,3 +516,9 @@ async def test_a_suspended_node_of_argo_asks_for_the_outputs_that_it_lacks():
             }
             await connector.answer(run, question.id, harness.consent)
             assert engine.runs[run.run_id].answer == harness.consent
+            assert isinstance(engine, Argo)
+            engine.supplied = ()
+            run, question = await asked_of(connector, harness)
+            assert question.schema["properties"] == {}
+            await connector.answer(run, question.id, {})
+            assert engine.runs[run.run_id].answer == "resumed"
