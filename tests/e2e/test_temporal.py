@@ -98,7 +98,7 @@ def product(tmp_path_factory: pytest.TempPathFactory, line: Line) -> Iterator[Pr
                 "host_port": f"127.0.0.1:{line.port}",
                 "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED, Asking=ASKING),
                 "cancel_grace_seconds": GRACE_SECONDS,
-                "timeout_seconds": 2,
+                "timeout_seconds": 5,
             }
             product.manage("add_source", "temporal", "temporal", "--config", json.dumps(config))
             yield product
