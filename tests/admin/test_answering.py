@@ -121,7 +121,7 @@ def test_approvers_answer_where_the_workflow_says_so():
     assert approver.get(form_of(execution)).status_code == 200
 
 
-def test_members_of_the_workflows_group_answer_and_others_do_not():
+def test_members_of_the_workflows_group_answer_and_others_do_not(admin_client):
     """A8.2: with any permissions but those of a superuser."""
     execution, group = pause({"type": "object"}), Group.objects.create(name="Baristas")
     override_workflow(execution.workflow, answer_group="Baristas")
@@ -133,6 +133,7 @@ def test_members_of_the_workflows_group_answer_and_others_do_not():
     assert outsider.get(form_of(execution)).status_code == 403
     assert form_of(execution) not in outsider.get(page_of(execution)).content.decode()
     assert form_of(execution) in member.get(page_of(execution)).content.decode()
+    assert admin_client.get(form_of(execution)).status_code == 200
     member.post(form_of(execution), {"argument/": "", "send": "1"})
     assert InputRequest.objects.get().answers["q1"]["content"] == {}
 
