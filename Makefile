@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-all run test test-engines test-e2e test-postgresql test-rabbitmq \
+.PHONY: help install install-dev install-all run test test-engines test-n8n test-e2e test-postgresql test-rabbitmq \
 	check static format bench eval chaos figures generate pictures cards site wheel image audit lock clean FORCE
 
 help:  ## List the commands.
@@ -54,6 +54,10 @@ test: install-dev  ## Run the tests that need no other server; ARGS="-k discover
 
 test-engines: install-all  ## Run the tests against real engines: Temporal, Prefect, Restate, Airflow, Dagster, Buildbot.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
+
+test-n8n: install-dev  ## Install n8n (ten minutes, 1.4 GB) and run its tests; N8N_FOLDER=FOLDER says where.
+	@sh dev/scripts/install_n8n.sh "$${N8N_FOLDER:=$(CURDIR)/$(TOOLS)/n8n}" && \
+		N8N_FOLDER=$$N8N_FOLDER $(PYTEST) -m engines tests/connectors/contracts/test_http_job_n8n.py $(ARGS)
 
 test-e2e: install-all  ## Run the tests of the whole product: MCP conformance, clients, browser, killed processes.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)

@@ -29,6 +29,7 @@ from catalogue.long_lists import Unindexed
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from executions.failure_spikes import Runs, find_spikes
 from executions.models import Approval, EventKind, Execution, HourlyUsage, ProblemReport, State
+from executions.models.execution import ExecutionEvent
 from executions.models.usage import FAILURES
 from executions.statistics import Period
 
@@ -136,6 +137,13 @@ def _lost() -> QuerySet[Workflow]:
 def _present() -> QuerySet[Workflow]:
     workflows = Workflow.objects.alias(gone_since=Unindexed("missing_since"))
     return workflows.filter(gone_since=None, source__enabled=True)
+
+
+def _paused() -> QuerySet[Execution]:
+    asked = ExecutionEvent.objects.filter(execution=OuterRef("pk"), kind="asked").order_by("-pk")
+    return Execution.objects.paused().annotate(
+        asked=Cast("input_request", CharField()), asked_at=Subquery(asked.values("at")[:1])
+    )
 
 
 def _undecided() -> Q:
@@ -291,9 +299,9 @@ TOPICS = {
             words=_("Runs that wait for a person"),
             urgency="warning",
             permissions=[VIEW_EXECUTION],
-            rows=lambda: Execution.objects.paused().annotate(asked=Cast("input_request", CharField())),
+            rows=_paused,
             name="tool_name",
-            since="started_at",
+            since="asked_at",
             page=EXECUTIONS,
             query={"state__exact": "paused"},
             version="asked",

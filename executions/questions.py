@@ -28,6 +28,7 @@ from catalogue.served_schemas import Place, inputs_at
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, backoff_seconds
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import Question
+from executions.approvals import PERMISSION
 from executions.models import Execution, InputRequest
 from executions.models.execution import State, size_of
 from executions.models.transitions import Event
@@ -51,8 +52,8 @@ class AnswerRefused(Exception):
 
 
 class NotAllowedToAnswer(AnswerRefused):
-    def __init__(self) -> None:
-        super().__init__("Nothing was answered: an approver answers this workflow's runs, on the run's page.")
+    def __init__(self, who: str) -> None:
+        super().__init__(f"Nothing was answered: {who} on the run's page.")
 
 
 class UnfitAnswer(AnswerRefused):
@@ -249,8 +250,20 @@ def _form_field(place: Place) -> dict[str, Any] | None:
 # What people answer
 
 
-def is_for_approvers(execution: Execution) -> bool:
-    return execution.workflow is not None and execution.workflow.answered_by == Workflow.AnsweredBy.APPROVERS
+def find_answerers(execution: Execution) -> str:
+    """Says who alone answers; empty if the caller does, too."""
+    if (workflow := execution.workflow) is None:
+        return ""
+    if workflow.answer_group:
+        return f"a member of the group {workflow.answer_group} answers"
+    return "an approver answers" if workflow.answered_by == Workflow.AnsweredBy.APPROVERS else ""
+
+
+def is_answerer(execution: Execution, user: Any) -> bool:
+    """Returns whether a signed-in user is one of those who alone answer."""
+    if (workflow := execution.workflow) is None or not workflow.answer_group or user.is_superuser:
+        return bool(user.has_perm(PERMISSION))
+    return bool(user.groups.filter(name=workflow.answer_group).exists())
 
 
 def answer_questions(
@@ -259,11 +272,11 @@ def answer_questions(
     *,
     by: str,
     door: str,
-    is_approver: bool = False,
+    user: Any = None,
 ) -> None:
-    """All or none, for the next step to send. Raises AnswerRefused."""
-    if is_for_approvers(execution) and not is_approver:
-        raise NotAllowedToAnswer
+    """All or none, for the next step to send. `user`: who is signed in. Raises AnswerRefused."""
+    if (who := find_answerers(execution)) and not (user is not None and is_answerer(execution, user)):
+        raise NotAllowedToAnswer(who)
     with transaction.atomic():
         row = _lock_open(execution)
         now = timezone.now()
@@ -439,13 +452,10 @@ def _describe_wait(execution: Execution, questions: Sequence[Mapping[str, Any]])
     if not still:
         return f"{questions[0]['answered_by']} has answered, and the answer is on its way to the engine."
     asked = "; ".join(_name(one) + (f" (until {one['until']})" if one["until"] else "") for one in still)
-    who = (
-        "An approver answers"
-        if is_for_approvers(execution)
-        else "The caller's user answers in the client, or a person"
-    )
+    who = find_answerers(execution) or "the caller's user answers in the client, or a person"
     elsewhere = [one["url"] for one in still if one["url"]]
     also = f" The engine itself asks at {', '.join(elsewhere)}." if elsewhere else ""
     return (
-        f"It waits for a person's answer: {asked}. {who} on the run's page, {page_of_run(execution)}.{also}"
+        f"It waits for a person's answer: {asked}. {who[0].upper()}{who[1:]} on the run's page, "
+        f"{page_of_run(execution)}.{also}"
     )

@@ -20,7 +20,7 @@ from loguru import logger
 
 from connectors.protocol import LogMessage, Progress
 from executions.models import Execution, InputRequest, State
-from executions.questions import is_for_approvers, take_responses
+from executions.questions import find_answerers, take_responses
 from executions.wakeups import wake
 
 Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their results, by key
@@ -77,7 +77,7 @@ class Asker:
 
 def open_question(execution: Execution) -> Requests:
     """Returns what the client has yet to answer; empty if the run asks nothing, or only approvers."""
-    if not execution.is_asking or (execution.is_paused and is_for_approvers(execution)):
+    if not execution.is_asking or (execution.is_paused and find_answerers(execution)):
         return {}
     asked = InputRequest.objects.filter(execution=execution.pk).first()
     if asked is None:

@@ -24,7 +24,7 @@ OVERRIDABLE = (
     "timeout_seconds", "inline_wait_seconds", "execution_type_override", "on_disconnect", "reattach",
     "max_concurrent", "calls_per_minute", "calls_at_once", *CURATORS_HINTS, "icon_override",
     "offered_as_prompt", "cache_seconds", "approval_required", "approval_rules", "approvers_needed",
-    "answered_by",
+    "answered_by", "answer_group",
 )  # fmt: skip
 
 MAX_FORMER_NAMES = 20

@@ -266,7 +266,7 @@ class WorkflowPage(ToolPagesMixin):
             gettext_lazy("Approval"),
             ("approval_required", "approvers_needed"),
             "approval_rules",
-            "answered_by",
+            ("answered_by", "answer_group"),
         ),
     )
 

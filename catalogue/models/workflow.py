@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from access.callers import GROUP, find_keys
 from catalogue import approval_rules
 from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
 from catalogue.fields import JSONTextField, optional_number
@@ -33,6 +34,13 @@ from catalogue.served_schemas import serve_schema
 from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA, presentation_of
 from connectors.formats.mcp_apps import audiences_of
 from connectors.protocol import WorkflowRef
+
+
+def check_group(name: str) -> None:
+    """Raises ValidationError for a name that no group has."""
+    if not find_keys([f"{GROUP}{name}"]):
+        raise ValidationError(f"There is no group {name}.")
+
 
 TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
@@ -398,6 +406,14 @@ class Workflow(Exposing):
         default=AnsweredBy.CALLER,
         db_default=AnsweredBy.CALLER,
         help_text=_("Who answers what a paused run asks. Approvers: the caller's client is not asked."),
+    )
+    answer_group = models.CharField(
+        max_length=150,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[check_group],
+        help_text=_("A group whose members answer instead; the caller's client is not asked."),
     )
 
     row_version = models.BigIntegerField(

@@ -625,6 +625,8 @@ def each_input(inputs: Inputs, answer: Any) -> Iterator[tuple[str, Any]]:
             yield from by_name.items()
         case list() as listed if inputs.name is not None:
             yield from ((name, one) for one in listed if (name := text_at(inputs.name, one)))
+        case list() as listed if inputs.numbered is not None:
+            yield from ((f"{inputs.numbered}{number}", one) for number, one in enumerate(listed))
 
 
 def _property(inputs: Inputs, one: Any) -> dict[str, Any]:

@@ -122,7 +122,9 @@ class Request(Block):
     body: Any = Field(default=None, alias="json")
     """The body, as JSON. A string that consists of one placeholder takes the type of its value."""
     form: dict[str, Any] | Literal["{arguments}"] | None = None
-    """The body, as a form."""
+    """The body, as a form; an object is sent as its JSON."""
+    multipart: dict[str, Any] | None = None
+    """The body, as a form of the type multipart/form-data; what is not a string is sent as its JSON."""
     graphql: Text | None = None
     """A GraphQL document, sent unchanged; only its variables have placeholders."""
     variables: dict[str, Any] = {}
@@ -138,9 +140,10 @@ class Request(Block):
         named = [method for method in METHODS if getattr(self, method) is not None]
         if len(named) != 1:
             raise ValueError(f"must have exactly one of {', '.join(METHODS)}, with its path")
-        bodies = [name for name in ("body", "form", "graphql") if getattr(self, name) is not None]
+        given = (self.body, self.form, self.multipart, self.graphql)
+        bodies = [body for body in given if body is not None]
         if len(bodies) > 1:
-            raise ValueError("must have only one of json, form and graphql")
+            raise ValueError("must have only one of json, form, multipart and graphql")
         if bodies and self.get is not None:
             raise ValueError("a get request cannot have a body; use query or post")
         if self.variables and self.graphql is None:
@@ -161,7 +164,7 @@ class Request(Block):
         """The key of each part that may have placeholders, and the part."""
         yield self.method.lower(), self.path
         yield from (("query", self.query), ("headers", self.headers), ("json", self.body))
-        yield from (("form", self.form), ("variables", self.variables))
+        yield from (("form", self.form), ("multipart", self.multipart), ("variables", self.variables))
 
 
 class LoginRequest(Request):
@@ -247,6 +250,8 @@ class Inputs(Block):
     """An object whose keys are the names, or a list."""
     name: Expression | None = None
     """The name of an item, if `each` finds a list."""
+    numbered: Annotated[str, Field(min_length=1, max_length=50)] | None = None
+    """Instead of name: what the names begin with, before the number of the item, from 0."""
     schema_: Expression | None = Field(default=None, alias="schema")
     """A JSON Schema of the value."""
     type: Expression | None = None
@@ -495,6 +500,8 @@ class Answer(Request):
 
     keep: Keep = {}
     """Values of the answer, for placeholders."""
+    otherwise: Request | None = None
+    """Sent instead if a value that this request needs is null."""
     gone: Statuses = []
     """Statuses, besides 404, that say that the question is not asked any more; others refuse the answer."""
 
@@ -692,8 +699,11 @@ class Declaration(Block):
         if (questions := self.questions) is not None:
             known = run | {*self.status.keep}
             yield ("questions",), questions, known
-            kept = {*questions.keep, *questions.answer.keep}
-            yield ("questions", "answer"), questions.answer, known | kept | {"arguments", "inputs"}
+            answer = questions.answer
+            known = known | {*questions.keep, *answer.keep, "arguments", "inputs"}
+            yield ("questions", "answer"), answer, known
+            if answer.otherwise is not None:
+                yield ("questions", "answer", "otherwise"), answer.otherwise, known
         for reading in ("result", "failure", "logs"):
             known = run | {*self.status.keep}
             for position, step in enumerate(getattr(self, reading)):

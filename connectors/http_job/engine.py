@@ -22,7 +22,7 @@ from connectors.errors import (
     Unreachable,
     login_failure,
 )
-from connectors.formats.json import LISTING_DEPTH
+from connectors.formats.json import LISTING_DEPTH, write_json
 from connectors.formats.yaml import UnusableText
 from connectors.http_job.declaration import (
     Answer,
@@ -43,7 +43,7 @@ from connectors.http_job.template import (
     placeholders_in,
     to_pairs,
 )
-from connectors.network.client import EngineClient
+from connectors.network.client import EngineClient, Multipart
 from connectors.network.headers import objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import normalise_base_url
@@ -210,12 +210,25 @@ def content_of(request: Request, names: Names) -> dict[str, Any]:
     if isinstance(request.form, str):
         return {"form": dict(to_pairs(names["arguments"]))}
     if request.form is not None:
-        return {"form": dict(fill_pairs(request.form, names))}
+        filled = fill_json(request.form, names).items()
+        return {"form": dict(to_pairs({k: write_json(v) if isinstance(v, dict) else v for k, v in filled}))}
+    if request.multipart is not None:
+        filled = fill_json(request.multipart, names).items()
+        texts = {k: v if isinstance(v, str) else write_json(v) for k, v in filled if v is not None}
+        return {"form": Multipart(texts)}
     return {} if request.body is None else {"body": fill_json(request.body, names)}
 
 
 def _is_read(request: Request) -> bool:
     return bool(request.graphql is not None or request.not_found or request.refused)
+
+
+def _possible(request: Cancel | Answer, names: Names) -> Request:
+    """`otherwise`, if a value that the request needs is null."""
+    used = {name for _, template in request.templates for name in placeholders_in(template)}
+    if request.otherwise is not None and any(names.get(name, "") is None for name in used):
+        return request.otherwise
+    return request
 
 
 class DeclaredEngine:
@@ -287,10 +300,7 @@ class DeclaredEngine:
 
     async def tell(self, command: Cancel, names: Names) -> None:
         """Works like `ask`, but the response is read only if the declaration has expressions for it."""
-        request: Request = command
-        used = {name for _, template in command.templates for name in placeholders_in(template)}
-        if command.otherwise is not None and any(names.get(name) is None for name in used):
-            request = command.otherwise
+        request = _possible(command, names)
         if _is_read(request) or command.not_yet:
             await self.ask(request, names)
             return
@@ -307,11 +317,12 @@ class DeclaredEngine:
 
     async def send_answer(self, request: Answer, names: Names) -> None:
         """Works like `tell`. Raises NotFound for a question that is not asked any more."""
+        sent = _possible(request, names)
         try:
-            if _is_read(request):
-                await self.ask(request, names, repeatable=False)
+            if _is_read(sent):
+                await self.ask(sent, names, repeatable=False)
             else:
-                await self._send(self._client.request, request, names, repeatable=False)
+                await self._send(self._client.request, sent, names, repeatable=False)
         except Rejected as error:
             status, words = error.details.get("status"), error.details.get("answer")
             if status in request.gone:

@@ -138,8 +138,16 @@ def with_query(
     return url.copy_with(query="&".join([*kept, *added]).encode("ascii"))
 
 
+class Multipart(dict[str, str]):
+    """A form that is sent as multipart/form-data."""
+
+
 def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, str], bytes | None]:
     """The content-type header and the bytes. Raises Rejected for what JSON cannot express."""
+    if isinstance(form, Multipart):
+        parts = {name: (None, value.encode()) for name, value in form.items()}
+        request = httpx2.Request("POST", "http://parts", files=parts)
+        return {"content-type": request.headers["content-type"]}, request.read()
     if form is not None:
         return {"content-type": "application/x-www-form-urlencoded"}, urlencode(form).encode()
     if body is None:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install a real n8n, for its tests in tests/connectors/contracts: install_n8n.sh [FOLDER], by default .cache/n8n.
-# It takes about ten minutes and 1.4 GB. Then: N8N_FOLDER=FOLDER .venv/bin/python -m pytest -m engines -k n8n
+# It takes about ten minutes and 1.4 GB. `make test-n8n` calls it.
 set -eu
 cd "$(dirname "$0")/../.."
 folder=${1:-.cache/n8n}

@@ -14,14 +14,14 @@ from django.utils.translation import gettext as _
 
 from catalogue.admin.base import ButtonsMixin
 from executions.admin.schema_form import MISSING, SchemaForm, read_posted
-from executions.approvals import PERMISSION
 from executions.models import Execution
 from executions.questions import (
     AnswerRefused,
     UnfitAnswer,
     answer_questions,
     describe_questions,
-    is_for_approvers,
+    find_answerers,
+    is_answerer,
     usable_schema,
 )
 
@@ -48,8 +48,8 @@ class AnsweringMixin(ButtonsMixin):
         ]
 
     def _may_answer(self, request: HttpRequest, execution: Execution) -> bool:
-        if is_for_approvers(execution):
-            return bool(request.user.has_perm(PERMISSION))
+        if find_answerers(execution):
+            return is_answerer(execution, request.user)
         return self.may_press_buttons_of(request, execution)
 
     def _answer(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
@@ -98,7 +98,7 @@ class AnsweringMixin(ButtonsMixin):
             return False
         by, door = request.user.get_username(), Execution.Door.ADMIN
         try:
-            answer_questions(execution, {question: content}, by=by, door=door, is_approver=True)
+            answer_questions(execution, {question: content}, by=by, door=door, user=request.user)
         except UnfitAnswer as error:
             for problem in error.problems:
                 form.blame(problem.path, problem.message)

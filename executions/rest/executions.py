@@ -31,7 +31,6 @@ from catalogue.rest.views import FORMAT, TableMixin
 from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs, run_notices
-from executions.approvals import PERMISSION
 from executions.asking import TooManyQuestions, ask_result
 from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
@@ -558,7 +557,9 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         responses={
             200: ExecutionDetailSerializer,
             400: as_problem("The answer does not match the question's schema."),
-            403: as_problem("Only a signed-in approver may answer runs of this workflow."),
+            403: as_problem(
+                "Only signed-in approvers, or members of a group, may answer runs of this workflow."
+            ),
             409: as_problem("The run does not ask this, or somebody has answered it."),
         },
     )
@@ -568,10 +569,8 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         The answer is recorded and sent to the engine once; `questions` shows when it has arrived."""
         asked = self.read_body(AnswerQuestionSerializer)
         caller, execution = shared.caller_of(request), self.get_object()
-        is_approver = request.auth is None and request.user.has_perm(PERMISSION)
-        given = {asked["question"]: asked["content"]}
-        door = Execution.Door.REST
-        answer_questions(execution, given, by=caller.name, door=door, is_approver=is_approver)
+        given, user = {asked["question"]: asked["content"]}, request.user if request.auth is None else None
+        answer_questions(execution, given, by=caller.name, door=Execution.Door.REST, user=user)
         return self.answer_with(execution)
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -121,10 +121,28 @@ def test_approvers_answer_where_the_workflow_says_so():
     assert approver.get(form_of(execution)).status_code == 200
 
 
+def test_members_of_the_workflows_group_answer_and_others_do_not(admin_client):
+    """A8.2: with any permissions but those of a superuser."""
+    execution, group = pause({"type": "object"}), Group.objects.create(name="Baristas")
+    override_workflow(execution.workflow, answer_group="Baristas")
+    outsider, member = (
+        staff("change_execution", "decide_approval", "view_execution"),
+        staff("view_execution"),
+    )
+    group.user_set.add(User.objects.get(pk=member.session["_auth_user_id"]))
+    assert outsider.get(form_of(execution)).status_code == 403
+    assert form_of(execution) not in outsider.get(page_of(execution)).content.decode()
+    assert form_of(execution) in member.get(page_of(execution)).content.decode()
+    assert admin_client.get(form_of(execution)).status_code == 200
+    member.post(form_of(execution), {"argument/": "", "send": "1"})
+    assert InputRequest.objects.get().answers["q1"]["content"] == {}
+
+
 def test_the_inbox_lists_runs_that_wait_and_each_question_is_an_event(admin_client):
     execution = pause()
     row = TOPICS["paused"].in_inbox()
     assert row is not None and (row.number, row.names) == (1, ["report"])
+    assert row.since == execution.events.get(kind="asked").at
     listed = admin_client.get(row.url).content.decode()
     assert page_of(execution) in listed
     assert "Runs that wait for a person" in admin_client.get(reverse("admin:index")).content.decode()

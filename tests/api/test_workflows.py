@@ -60,6 +60,7 @@ def test_both_layers_and_what_results_from_them_are_shown():
         "approval_rule_problems": [],
         "approvers_needed": None,
         "answered_by": "caller",
+        "answer_group": "",
         "calls_per_minute": None,
         "calls_at_once": None,
         "icon": "",

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email import message_from_bytes
+from email.policy import HTTP
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -101,6 +103,10 @@ class JobEngine:
 
 
 def _body_of(content: bytes, content_type: str) -> Any:
+    if content_type.startswith("multipart/form-data"):
+        message = b"content-type: " + content_type.encode() + b"\r\n\r\n" + content
+        parts: Any = message_from_bytes(message, policy=HTTP).get_payload()
+        return {part.get_param("name", header="content-disposition"): part.get_content() for part in parts}
     if content_type == "application/x-www-form-urlencoded":
         return {name: values[-1] for name, values in parse_qs(content.decode()).items()}
     return json.loads(content) if content else None
@@ -405,13 +411,31 @@ class N8n(JobEngine):
     """n8n 2.x: the public API, and webhooks with header authentication by the same key."""
 
     ids = {"complete": "aB3dE6gH9jK2mN5p", "fail": "bC4eF7hJ0kL3nP6q", "last": "cD5fG8iK1lM4oQ7r"}
+    resume_token = "resume-0123456789abcdef"
+    waits: dict[str, Any] = {
+        "resume": "form",
+        "formTitle": "Tea",
+        "formDescription": "Is it good?",
+        "formFields": {
+            "values": [
+                {"fieldLabel": "Good", "fieldType": "dropdown", "requiredField": True,
+                 "fieldOptions": {"values": [{"option": "yes"}, {"option": "no"}]}},
+                {"fieldLabel": "Cups", "fieldType": "number", "requiredField": False},
+                {"fieldLabel": "Sorts", "fieldType": "checkbox",
+                 "fieldOptions": {"values": [{"option": "Assam"}, {"option": "Mint"}]}},
+            ]
+        },
+    }  # fmt: skip
+    """The parameters of the node in which a run of ASKING waits."""
 
     def answer(self, asked: Asked) -> Answer:
         is_webhook = asked.path.startswith("/webhook/")
+        if "-waiting/" in asked.path:
+            return self._resume(asked)
         if asked.headers.get("x-n8n-api-key") != self.secret:
             return (403, "Authorization data is wrong!") if is_webhook else (401, {"message": "unauthorized"})
         match asked.method, asked.path.strip("/").split("/"):
-            case "POST", ["webhook", job] if job in SECONDS:
+            case "POST", ["webhook", job] if job in (*SECONDS, ASKING):
                 run = self.add(Run(job, str(len(self.runs) + 1), arguments=asked.body))
                 return 200, {"executionId": run.id}
             case _, ["webhook", job]:
@@ -452,11 +476,41 @@ class N8n(JobEngine):
     def _told(self, run: Run) -> dict[str, Any]:
         status = "canceled" if run.stopped else "running" if not run.ended else "success"
         status = "error" if run.job == "fail" and run.ended else status
+        if run.job == ASKING and status == "running":
+            return self._waiting(run)
         times = {"startedAt": moment(run.began), "stoppedAt": moment(run.ended)}
         ran = {"Webhook": [_ran(run.arguments)], "Brew": [_ran({"brewed": run.arguments})]}
         result: dict[str, Any] = {"runData": ran if run.ended else {}, "lastNodeExecuted": "Brew"}
         result |= {"error": {"message": REASON, "name": "NodeOperationError"}} if status == "error" else {}
         return {"id": run.id, "status": status, "data": {"resultData": result}} | times
+
+    def _waiting(self, run: Run) -> dict[str, Any]:
+        node = {"id": "brew", "name": "Brew", "type": "n8n-nodes-base.wait", "parameters": self.waits}
+        waits = {"startTime": int(run.began * 1000), "executionStatus": "waiting", **_ran(run.arguments)}
+        return {
+            "id": run.id,
+            "status": "waiting",
+            "waitTill": "3000-01-01T00:00:00.000Z",
+            "data": {
+                "resumeToken": self.resume_token,
+                "executionData": {"nodeExecutionStack": [{"node": node}]},
+                "resultData": {"runData": {"Webhook": [_ran(run.arguments)], "Brew": [waits]}},
+            },
+        }
+
+    def _resume(self, asked: Asked) -> Answer:
+        """As n8n 2.x: a signature in the query; a form is multipart/form-data."""
+        sort, run = asked.path.split("/")[1], self.runs.get(asked.path.split("/")[2])
+        if run is None:
+            return 404, {"message": "The execution does not exist."}
+        if asked.query.get("signature") != self.resume_token:
+            return 401, {"error": "Invalid token"}
+        if run.ended:
+            return 409, {"message": f"The execution {run.id} has finished already."}
+        if sort != f"{self.waits['resume']}-waiting":
+            return 404, {"message": "There is no such waiting webhook."}
+        run.answer = asked.body
+        return 200, {"status": 200}
 
     def _stop(self, run: Run) -> Answer:
         if run.ended:
@@ -758,19 +812,19 @@ class Jenkins(JobEngine):
         match asked.method, asked.path.strip("/").split("/"):
             case "GET", ["api", "json"]:
                 return 200, {"_class": "hudson.model.Hudson", "jobs": [*map(self._job, SECONDS), FOLDER]}
-            case "POST", ["job", job, verb] if job in SECONDS:
+            case "POST", ["job", job, verb] if job in (*SECONDS, ASKING):
                 return self._start(job, verb, asked.body)
-            case "GET", ["job", job, "api", "json"] if job in SECONDS:
+            case "GET", ["job", job, "api", "json"] if job in (*SECONDS, ASKING):
                 return 200, {"builds": [self._told(run) for run in self._built() if run.job == job]}
             case "GET", ["queue", "item", number, "api", "json"] if number in self.runs:
                 return 200, self._queued(self.runs[number])
             case "POST", ["queue", "cancelItem"] if asked.query["id"] in self.runs:
                 self.runs[asked.query["id"]].stopped = time.time()
                 return 204, None
-            case method, ["job", job, number, verb]:
+            case method, ["job", job, number, *verb]:
                 builds = [run for run in self._built() if run.job == job and self._number(run) == int(number)]
                 return (
-                    self._of_build(method, builds[0], verb)
+                    self._of_build(method, builds[0], "/".join(verb), asked.body)
                     if builds
                     else (404, Text("<html>Not Found</html>"))
                 )
@@ -811,7 +865,9 @@ class Jenkins(JobEngine):
     def _told(self, run: Run) -> dict[str, Any]:
         result = "ABORTED" if run.stopped else "FAILURE" if run.job == "fail" else "SUCCESS"
         number = self._number(run)
+        sort = "workflow.job.WorkflowRun" if run.job == ASKING else "FreeStyleBuild"
         return {
+            "_class": f"org.jenkinsci.plugins.{sort}",
             "number": number,
             "queueId": int(run.id),
             "building": not run.ended,
@@ -828,8 +884,13 @@ class Jenkins(JobEngine):
             return told | {"executable": {"number": self._number(run)}}
         return told | {"why": "In the quiet period", "cancelled": bool(run.stopped)}
 
-    def _of_build(self, method: str, run: Run, verb: str) -> Answer:
+    def _of_build(self, method: str, run: Run, verb: str, body: Any) -> Answer:
         match method, verb:
+            case "GET", "wfapi/pendingInputActions" if run.job == ASKING:
+                return 200, [] if run.ended else [PENDING]
+            case "POST", "input/Good/proceed" if run.job == ASKING and not run.ended:
+                run.answer = json.loads(body["json"])["parameter"]
+                return 200, None
             case "GET", "consoleText":
                 return 200, Text(f"Started by user tea\n{REASON}\nFinished: FAILURE\n")
             case "POST", "stop":
@@ -838,6 +899,20 @@ class Jenkins(JobEngine):
         return 404, Text("<html>Not Found</html>")
 
 
+PENDING = {
+    "id": "Good",
+    "message": "Is it good?",
+    "inputs": [
+        {
+            "type": "BooleanParameterDefinition",
+            "name": "good",
+            "definition": {"defaultVal": True},
+        },
+        {"type": "ChoiceParameterDefinition", "name": "sort", "definition": {"choices": ["Assam", "Mint"]}},
+    ],
+    "proceedUrl": "/job/ask/1/wfapi/inputSubmit?inputId=Good",
+}
+"""As the plugin Pipeline: REST API lists it."""
 FOLDER = {"name": "team", "displayName": "team", "buildable": None, "property": []}
 
 
@@ -1105,6 +1180,9 @@ FORCE_FIELDS: list[dict[str, Any]] = [
 class Argo(JobEngine):
     """Argo Workflows 3.6 by its server (/api/v1), with workflow templates in the namespace argo."""
 
+    supplied: tuple[str, ...] = ("good", "note")
+    """The outputs that a run of ASKING wants."""
+
     def answer(self, asked: Asked) -> Answer:
         if asked.headers.get("authorization") != f"Bearer {self.secret}":
             return 401, {"code": 16, "message": "token not valid"}
@@ -1115,6 +1193,8 @@ class Argo(JobEngine):
                 return self._start(asked.body)
             case "GET", ["workflows", "argo", run_id] if run_id in self.runs:
                 return 200, self._told(self.runs[run_id])
+            case "PUT", ["workflows", "argo", run_id, "set"] if run_id in self.runs:
+                return self._set(self.runs[run_id], asked.body)
             case "PUT", ["workflows", "argo", run_id, "stop" | "terminate"] if run_id in self.runs:
                 run = self.runs[run_id]
                 if run.ended:
@@ -1151,7 +1231,7 @@ class Argo(JobEngine):
 
     def _start(self, body: Any) -> Answer:
         job, options = body["resourceName"], body["submitOptions"]
-        if job not in SECONDS:
+        if job not in (*SECONDS, ASKING):
             return 404, {"code": 5, "message": f'workflowtemplates.argoproj.io "{job}" not found'}
         if options["name"] in self.runs:
             return 409, {"code": 6, "message": f'workflows.argoproj.io "{options["name"]}" already exists'}
@@ -1165,11 +1245,37 @@ class Argo(JobEngine):
         parameters = [{"name": name, "value": value} for name, value in (run.arguments or {}).items()]
         node = {"displayName": run.id, "type": "Steps", "phase": phase, "outputs": {"parameters": parameters}}
         pod = {"displayName": "brew", "type": "Pod", "phase": phase, "boundaryID": run.id, "message": REASON}
+        nodes = {run.id: node, f"{run.id}-1": pod}
+        if run.job == ASKING:
+            nodes[f"{run.id}-2"] = self._suspended(run)
         times = {"startedAt": moment(run.began), "finishedAt": moment(run.ended)}
         stopped = {"shutdown": "Stop"} if run.stopped else {"suspend": True} if run.is_held else {}
         return {
             "metadata": {"name": run.id, "namespace": "argo"},
             "spec": {"workflowTemplateRef": {"name": run.job}} | stopped,
-            "status": {"phase": phase, "progress": "0/1", "nodes": {run.id: node, f"{run.id}-1": pod}}
-            | times,
+            "status": {"phase": phase, "progress": "0/1", "nodes": nodes} | times,
         }
+
+    def _suspended(self, run: Run) -> dict[str, Any]:
+        """Its output `good` has the choices of the input of that name; `note` takes any text."""
+        choices = {"name": "good", "value": "no", "enum": ["yes", "no"], "description": "Is it good?"}
+        supplied = [{"name": name, "valueFrom": {"supplied": {}}} for name in self.supplied]
+        return {
+            "id": f"{run.id}-2",
+            "displayName": "approve",
+            "type": "Suspend",
+            "phase": "Succeeded" if run.ended else "Running",
+            "inputs": {"parameters": [choices] if supplied else None},
+            "outputs": {"parameters": supplied},
+        }
+
+    def _set(self, run: Run, body: Any) -> Answer:
+        """Of Argo's own checks: the node, and the names of the outputs."""
+        told = json.loads(body["outputParameters"]) if body["outputParameters"] != "" else {}
+        if run.ended or body["nodeFieldSelector"] != f"id={run.id}-2":
+            return 500, {"code": 2, "message": "currently, set only targets suspend nodes"}
+        if unknown := told.keys() - {*self.supplied}:
+            return 400, {"code": 3, "message": f"node is not expecting output parameter '{min(unknown)}'"}
+        assert body["phase"] == "Succeeded"
+        run.answer = told or "resumed"
+        return 200, self._told(run)

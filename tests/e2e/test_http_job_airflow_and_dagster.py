@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.line import Line, survive
 from tests.e2e.product import IMPATIENT, Product, Rest, place_for_one, started
 from tests.e2e.test_clients import client_of_2026, text_of
 from tests.e2e.test_prefect import answer_what_it_asks, begin, call, until
@@ -16,17 +17,33 @@ from tests.engines.job_engines.servers import (
 
 __all__ = ["job_engines"]
 # Two servers and a product start first, and each run takes some seconds.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def product(job_engines: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+def line(job_engines: Servers) -> Iterator[Line]:
+    """To Airflow."""
+    airflow = job_engines["airflow"]
+
+    def start() -> None:
+        airflow.start()
+        airflow.wait()
+
+    line = Line(airflow.port, airflow.kill, start)
+    line.open()
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="module")
+def product(job_engines: Servers, line: Line, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """One whose administrator has named both engines, their addresses and the login, and nothing else."""
     with place_for_one(tmp_path_factory.mktemp("product")) as place, started(place | IMPATIENT) as running:
         running.wait_until_up()
         for preset, server in job_engines.items():
             secrets = [f"--secret=password={server.settings['password']}"] if server.settings else []
-            config = {"preset": preset, "base_url": server.base_url, "request_timeout_seconds": 60}
+            address = f"http://127.0.0.1:{line.port}" if preset == "airflow" else server.base_url
+            config = {"preset": preset, "base_url": address, "request_timeout_seconds": 60}
             config |= {name: value for name, value in server.settings.items() if name != "password"}
             running.add_source(preset, "http_job", config, *secrets)
             running.manage("enable_workflows", "--source", preset, "--all")
@@ -93,19 +110,29 @@ async def test_a_human_task_of_airflow_takes_the_answer(product, rest, airflow):
     assert "Approve" in str(ended["output"])
 
 
-async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, tmp_path):
+async def test_answers_outlive_the_death_of_airflow_and_arrive_once(product, rest, airflow, line):
+    """A8.2, A7.2: one has arrived, one is on its way, one is given while Airflow is away."""
+    async with client_of_2026(product) as client:
+        runs = [await begin(client, "ask", {}) for _ in range(3)]
+    told = {"_options": "Approve"}
+    ended = await asyncio.to_thread(
+        survive, rest, line, runs, told, lambda run: f"PATCH /api/v2/dags/ask/dagRuns/{run}".encode()
+    )
+    assert [one["output"]["chosen_options"] for one in ended] == [["Approve"]] * 3
+
+
+async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, line, tmp_path):
     """A1.4, A7.2: API server, scheduler and task are killed. Airflow tries the task again when it is back,
     and the execution is followed to its result."""
     done = tmp_path / "done"
     async with client_of_2026(product) as client:
         execution = await begin(client, "last", {"until": str(done)})
         await until(rest, execution, progress_message="wait")
-        await asyncio.to_thread(airflow.kill)
+        await asyncio.to_thread(line.kill)
         told = await client.call_tool("get_execution_status", {"execution_id": execution})
         assert (told.structured_content or {})["state"] == "running"
         assert (await client.list_tools()).tools
-        airflow.start()
-        await asyncio.to_thread(airflow.wait)
+        await asyncio.to_thread(line.start)
         done.touch()
         ended = await until(rest, execution, state="completed")
         assert ended["output"] == {"until": str(done)}

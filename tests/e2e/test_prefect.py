@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
 
+from tests.e2e.line import Line, survive
 from tests.e2e.product import Product, Rest, product_of_engine, wait_until
 from tests.e2e.test_clients import client_of_2026, text_of
 from tests.engines.prefect.server import AUTH, PrefectServer, prefect
@@ -24,9 +25,17 @@ Heard = list[tuple[float, str | None]]
 
 
 @pytest.fixture(scope="module")
-def product(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+def line(prefect: PrefectServer) -> Iterator[Line]:
+    line = Line(prefect.port, prefect.kill, prefect.start)
+    line.open()
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="module")
+def product(line: Line, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """One whose curator has looked at what Prefect offers and enabled some of it."""
-    config, secret = {"base_url": prefect.base_url}, ("--secret", f"auth_string={AUTH}")
+    config, secret = {"base_url": f"http://127.0.0.1:{line.port}/api"}, ("--secret", f"auth_string={AUTH}")
     with product_of_engine(tmp_path_factory.mktemp("product"), "prefect", config, *secret) as running:
         running.manage("enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING, ASKING)
         yield running
@@ -38,9 +47,9 @@ def rest(product: Product) -> Rest:
 
 
 @pytest.fixture
-def mortal(prefect: PrefectServer) -> Iterator[PrefectServer]:
+def mortal(prefect: PrefectServer, line: Line) -> Iterator[Line]:
     """For a test that ends the server; the flows are served anew after it."""
-    yield prefect
+    yield line
     prefect.serve_flows()
 
 
@@ -142,6 +151,18 @@ async def test_results_failures_and_progress_of_flows_reach_the_agent(product, r
     assert refused.is_error
     recorded = rest.execution(rest.executions(tool=ORDER)[0]["id"])
     assert (recorded["state"], recorded["output"]) == ("completed", order.structured_content)
+
+
+async def test_answers_outlive_the_death_of_the_server_and_arrive_once(product, rest, prefect, mortal):
+    """A8.2, A7.2: one has arrived, one is on its way, one is given while Prefect is away."""
+    async with client_of_2026(product) as client:
+        runs = [await begin(client, ASKING, {"asked": "suspended"}) for _ in range(3)]
+    engines = {run: rest.execution(run)["run_id"] for run in runs}
+    told = {"approve": True, "reason": "{{ 6 * 7 }}"}
+    ended = await asyncio.to_thread(
+        survive, rest, mortal, runs, told, lambda run: f"{engines[run]}/resume".encode()
+    )
+    assert [one["output"] for one in ended] == [{"approve": True}] * 3
 
 
 async def test_a_run_outlives_the_death_of_the_server(product, rest, mortal, tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.line import Line, survive
 from tests.e2e.product import Product, Rest, product_of_engine, wait_until
 from tests.e2e.test_clients import client_of_2026
 from tests.e2e.test_prefect import answer_what_it_asks, begin, until
@@ -22,8 +23,20 @@ BOILING, APPROVAL, ASKING = "Kettle_boil", "Approval_run", "Ask_ask_run"
 
 
 @pytest.fixture(scope="module")
-def product(restate: RestateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    config = {**restate.addresses(), "cancel_grace_seconds": GRACE_SECONDS, "request_timeout_seconds": 2}
+def line(restate: RestateServer) -> Iterator[Line]:
+    """To the ingress."""
+    line = Line(restate.ingress, restate.kill, restate.start)
+    line.open()
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="module")
+def product(
+    restate: RestateServer, line: Line, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    config = {**restate.addresses(), "ingress_url": f"http://127.0.0.1:{line.port}"}
+    config |= {"cancel_grace_seconds": GRACE_SECONDS, "request_timeout_seconds": 2}
     secret = ("--secret", f"token={TOKEN}")
     with product_of_engine(tmp_path_factory.mktemp("product"), "restate", config, *secret) as running:
         running.manage("enable_workflows", "--source", "restate", "--all")
@@ -59,14 +72,26 @@ async def test_a_workflow_that_asks_goes_on_with_the_answer(product, rest):
     assert ended["output"] == {"told": {"approve": True}}
 
 
-async def test_a_run_outlives_the_death_of_the_server(product, rest, restate):
+async def test_answers_outlive_the_death_of_the_server_and_arrive_once(product, rest, restate, line):
+    """A8.2, A7.2: one has arrived, one is on its way, one is given while Restate is away."""
+    async with client_of_2026(product) as client:
+        runs = [await begin(client, ASKING, {"order_id": f"A3{number}"}) for number in range(3)]
+    told = {"approve": True, "why": "{{ 6 * 7 }}"}
+    ended = await asyncio.to_thread(survive, rest, line, runs, told, lambda run: f"/Ask/{run}/take".encode())
+    assert [one["output"] for one in ended] == [{"told": told}] * 3
+    for run in runs:
+        taken = restate.rows(f"target_service_key = '{run}' and target_handler_name = 'take'")
+        assert len(taken) == 1
+
+
+async def test_a_run_outlives_the_death_of_the_server(product, rest, restate, line):
     """A1.4, A7.2: what was going on is followed again as soon as Restate is back, to its result."""
     async with client_of_2026(product) as client:
         execution = await begin(client, APPROVAL, {"order_id": "A18"})
-        await asyncio.to_thread(restate.kill)
+        await asyncio.to_thread(line.kill)
         told = await client.call_tool("get_execution_status", {"execution_id": execution})
         assert told.structured_content["state"] == "running"
-        await asyncio.to_thread(restate.start)
+        await asyncio.to_thread(line.start)
         decided = {"execution_id": execution, "name": "decide", "arguments": {"input": "later"}}
         async with asyncio.timeout(PATIENCE_SECONDS):
             # It answers before all of it has come back, and refuses meanwhile.

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from connectors.testing import free_port
+from tests.e2e.line import Line, survive
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026, newest, text_of
 from tests.e2e.test_prefect import answer_what_it_asks, begin
 from tests.engines.temporal.definitions import definitions
+from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.engines.temporal.workflows import WORKFLOWS
 from tests.processes import end_group
@@ -65,18 +67,38 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         engine.kill()
 
 
+class GatewayLine(Line):
+    """Sees what the requests are, which gRPC compresses. Its `gateway` loses replies until the death."""
+
+    def open(self) -> None:
+        self._open = ExitStack()
+        gateway = self._open.enter_context(gateway_to(f"127.0.0.1:{self.engine}", port=self.port))
+        self.gateway, self.dies = gateway, gateway.has_swallowed
+
+    def close(self) -> None:
+        self._open.close()
+
+
 @pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Product]:
+def line(engine: Engine) -> Iterator[Line]:
+    line = GatewayLine(engine.port, engine.kill, engine.bring_up)
+    line.open()
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory, line: Line) -> Iterator[Product]:
     """A product of its own with the server as a source, added as an operator does."""
     with place_for_one(tmp_path_factory.mktemp("product")) as place:
         place |= {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
         with started(place) as product:
             product.wait_until_up()
             config = {
-                "host_port": engine.address,
+                "host_port": f"127.0.0.1:{line.port}",
                 "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED, Asking=ASKING),
                 "cancel_grace_seconds": GRACE_SECONDS,
-                "timeout_seconds": 2,
+                "timeout_seconds": 5,
             }
             product.manage("add_source", "temporal", "temporal", "--config", json.dumps(config))
             yield product
@@ -112,6 +134,16 @@ async def test_a_workflow_asks_people_by_its_query_and_takes_the_answer_by_an_up
     assert ended["output"] == {"answers": [{"approve": True}]}
 
 
+async def test_answers_outlive_the_death_of_the_server_and_arrive_once(product, rest, line):
+    """A8.2, A7.2: one is at the service, which does not reply, and one is given while Temporal is away."""
+    async with client_of_2026(product) as client:
+        runs = [await begin(client, "Asking", {}) for _ in range(2)]
+    told = {"approve": True, "why": "{{ 6 * 7 }}"}
+    line.gateway.swallowed = {"UpdateWorkflowExecution"}
+    ended = await asyncio.to_thread(survive, rest, line, runs, told, lambda _: b"")
+    assert [one["output"] for one in ended] == [{"answers": [told]}] * 2
+
+
 async def test_declared_workflows_are_tools_with_their_schema_and_return_the_result(product, rest):
     """E1, E3, A1.2, A2.3: purpose and fields are what agents see; a call runs it on its task queue."""
     async with client_of_2026(product) as client:
@@ -127,13 +159,15 @@ async def test_declared_workflows_are_tools_with_their_schema_and_return_the_res
     assert (recorded["state"], recorded["output"]) == ("completed", {"greeting": "hello"})
 
 
-async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(product, rest, engine):
+async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_return(
+    product, rest, engine, line
+):
     """A7.2, A8.3: whoever waits goes on waiting; a start that never left is repeated until it arrives."""
     async with client_of_2026(product) as client:
         lasting = asyncio.create_task(client.call_tool("Lasting", {}, progress_callback=ignore))
         execution = await asyncio.to_thread(status_of, rest, "Lasting", "running")
-        await asyncio.to_thread(engine.kill)
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", engine.port)):
+        await asyncio.to_thread(line.kill)
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", line.port)):
             pass
         meanwhile = asyncio.create_task(
             client.call_tool("Echo", {"greeting": "anybody there?"}, progress_callback=ignore)
@@ -141,8 +175,8 @@ async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_re
         await asyncio.to_thread(
             wait_until, lambda: "start_postponed" in str(newest(rest, "Echo")["events"]), PATIENCE_SECONDS
         )
-        server = await asyncio.to_thread(engine.bring_up)
-        temporal = await server.client()
+        await asyncio.to_thread(line.start)
+        temporal = await engine.server.client()
         await temporal.get_workflow_handle(execution["id"]).signal("finish")
         result, echoed = await asyncio.wait_for(asyncio.gather(lasting, meanwhile), PATIENCE_SECONDS)
     assert not result.is_error, text_of(result)

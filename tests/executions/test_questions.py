@@ -5,8 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from catalogue.actions.workflows import override_workflow
 from catalogue.models import Source, Workflow
 from connectors.registry import BUILT_IN
 from executions.models import Execution, InputRequest, State
@@ -377,6 +380,23 @@ def test_only_approvers_answer_where_the_workflow_says_so(run, client, asking, w
     approver = staff_session("change_execution", "view_execution", "decide_approval")
     assert send(administrator(), run).status_code == 403
     assert send(approver, run).status_code == 200
+
+
+def test_only_members_of_its_group_answer_where_the_workflow_names_one(run, client, asking, workflow):
+    """A8.2: neither the caller, nor tokens, nor approvers outside the group."""
+    with pytest.raises(ValidationError, match="There is no group Baristas"):
+        override_workflow(workflow, answer_group="Baristas")
+    group = Group.objects.create(name="Baristas")
+    override_workflow(Workflow.objects.get(), answer_group="Baristas")
+    refused = send(client, run)
+    assert refused.status_code == 403 and "a member of the group Baristas" in refused.json()["detail"]
+    approver = staff_session("change_execution", "view_execution", "decide_approval")
+    assert send(administrator(), run).status_code == send(approver, run).status_code == 403
+    member = staff_session("change_execution", "view_execution")
+    group.user_set.add(User.objects.get(pk=member.session["_auth_user_id"]))
+    assert send(member, run).status_code == 200
+    step(run)
+    assert asking.sent == [("q1", {"amount": 7})]
 
 
 def test_another_caller_sees_and_answers_nothing(run, asking):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from mcp_types import ElicitResult
 
 from catalogue.actions.workflows import override_workflow
@@ -157,15 +158,22 @@ async def test_consent_needs_no_fields(connect, era, paused, asking):
     assert asking.sent == [("q1", {})]
 
 
-async def test_approvers_answer_and_the_callers_client_is_not_asked(connect, era, paused, override, asking):
-    await override(answered_by="approvers")
+@pytest.mark.parametrize(
+    ("override_by", "who"),
+    [({"answered_by": "approvers"}, "An approver"), ({"answer_group": "Tea"}, "A member of the group Tea")],
+)
+async def test_others_answer_and_the_callers_client_is_not_asked(
+    connect, era, paused, override, asking, override_by, who
+):
+    await in_database(Group.objects.create)(name="Tea")
+    await override(**override_by)
 
     async def never(context: Any, params: Any) -> ElicitResult:
         raise AssertionError(params)
 
     async with connect(mode=era, elicitation_callback=never) as client:
         result = await client.call_tool("report", {})
-    assert "An approver answers on the run's page" in result.content[0].text
+    assert f"{who} answers on the run's page" in result.content[0].text
 
 
 async def test_a_task_asks_and_takes_the_answer(connect, paused, override, asking):

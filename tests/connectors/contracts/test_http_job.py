@@ -21,6 +21,7 @@ from connectors.testing import (
     EngineHarness,
     Sample,
     closing,
+    eventually,
     http_answer,
     start,
     until_ended,
@@ -176,9 +177,10 @@ class N8nHarness(JobEngineHarness):
     preset = "n8n"
     engine_class = N8n
     output: ClassVar = [{"brewed": {"cups": 2}}]
+    consent: ClassVar = {"field-0": "yes", "field-1": 3, "field-2": ["Mint"]}
 
     def workflow(self, job: str) -> WorkflowRef:
-        return WorkflowRef(id=N8n.ids[job], name=job, metadata={"kept": {"webhook": job}})
+        return WorkflowRef(id=N8n.ids.get(job, job), name=job, metadata={"kept": {"webhook": job}})
 
     def unknown_run_id(self) -> str:
         return "999999"
@@ -190,6 +192,7 @@ class JenkinsHarness(JobEngineHarness):
     login: ClassVar = {"username": "tea"}
     secret = "password"
     output: ClassVar = {"result": "SUCCESS", "number": ANY, "url": ANY}
+    consent: ClassVar = {"good": True, "sort": "Mint"}
 
     def workflow(self, job: str) -> WorkflowRef:
         verb = "buildWithParameters" if job == "complete" else "build"
@@ -233,6 +236,8 @@ class ArgoHarness(JobEngineHarness):
     preset = "argo"
     engine_class = Argo
     output: ClassVar = {"parameters": [{"name": "cups", "value": "2"}]}
+    consent: ClassVar = {"good": "yes", "note": "{{ 6 * 7 }}"}
+    unfit: ClassVar = {"better": "yes"}
 
 
 HARNESSES = (
@@ -438,3 +443,82 @@ async def test_conductors_tasks_for_people_say_what_they_want_in_their_inputs(co
         assert question.schema == {"type": "object", "properties": {"good": {"type": "boolean"}}}
         await connector.answer(run, question.id, {"good": True})
         assert conductor.runs[run.run_id].answer["outputData"] == {"good": True}
+
+
+async def test_a_form_of_n8n_is_sent_as_its_page_sends_it_and_a_webhook_takes_any_json():
+    """A8.2: the fields by number, what is no text as JSON; n8n 2.x wants the execution's token back."""
+    with serving(N8n()) as engine:
+        assert isinstance(engine, N8n)
+        harness = N8nHarness(engine)
+        async with closing(harness.connector()) as connector:
+            run, question = await asked_of(connector, harness)
+            assert question.message == "Is it good?"
+            assert question.schema == {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "field-0": {"type": "string", "enum": ["yes", "no"], "description": "Good"},
+                    "field-1": {"type": "number", "description": "Cups"},
+                    "field-2": {
+                        "type": "array",
+                        "items": {"type": "string", "enum": ["Assam", "Mint"]},
+                        "description": "Sorts",
+                    },
+                },
+                "required": ["field-0"],
+            }
+            await connector.answer(run, question.id, harness.consent | {"field-3": None})
+            told = {"field-0": "yes", "field-1": "3", "field-2": '["Mint"]'}
+            assert engine.runs[run.run_id].answer == told
+            engine.waits = {"resume": "webhook", "httpMethod": "POST", "formTitle": "={{ $json.secret }}"}
+            run, question = await asked_of(connector, harness)
+            assert (question.message, question.schema["additionalProperties"]) == ("Brew", True)
+            await connector.answer(run, question.id, {"good": True, "why": {"cups": 3}})
+            assert engine.runs[run.run_id].answer == {"good": True, "why": {"cups": 3}}
+            for quiet in ({"resume": "timeInterval"}, {"resume": "webhook"}):
+                engine.waits = quiet
+                _, run = await start(connector, Sample(harness.workflow(ASKING), {}))
+                assert (await connector.poll(run)).questions == []
+
+
+async def test_a_pipeline_of_jenkins_asks_and_a_freestyle_job_is_not_asked():
+    """A8.2: its answer has the parameters of the input step."""
+    with serving(Jenkins()) as engine:
+        harness = JenkinsHarness(engine)
+        async with closing(harness.connector()) as connector:
+            _, run = await start(connector, Sample(harness.workflow(ASKING), {}))
+            (question,) = await eventually(lambda: asked_now(connector, run), seconds=10)
+            assert question.schema["properties"]["sort"] == {"type": "string", "enum": ["Assam", "Mint"]}
+            await connector.answer(run, question.id, harness.consent)
+            assert engine.runs[run.run_id].answer == [
+                {"name": "good", "value": True},
+                {"name": "sort", "value": "Mint"},
+            ]
+            _, quiet = await start(connector, harness.lasting)
+            await connector.poll(quiet)
+    assert not [asked for asked in engine.asked if "/last/" in asked.path and "wfapi" in asked.path]
+
+
+async def asked_now(connector: Connector, run: RunRef) -> Any:
+    return (await connector.poll(run)).questions
+
+
+async def test_a_suspended_node_of_argo_asks_for_the_outputs_that_it_lacks():
+    """A8.2: with the choices of its input."""
+    with serving(Argo()) as engine:
+        harness = ArgoHarness(engine)
+        async with closing(harness.connector()) as connector:
+            run, question = await asked_of(connector, harness)
+            assert question.message == "approve"
+            assert question.schema["properties"] == {
+                "good": {"type": "string", "enum": ["yes", "no"], "description": "Is it good?"},
+                "note": {"type": "string"},
+            }
+            await connector.answer(run, question.id, harness.consent)
+            assert engine.runs[run.run_id].answer == harness.consent
+            assert isinstance(engine, Argo)
+            engine.supplied = ()
+            run, question = await asked_of(connector, harness)
+            assert question.schema["properties"] == {}
+            await connector.answer(run, question.id, {})
+            assert engine.runs[run.run_id].answer == "resumed"

@@ -1,5 +1,6 @@
 """The contract for the declaration of n8n, against a real n8n 1.x of dev/scripts/install_n8n.sh."""
 
+import asyncio
 import json
 import os
 import time
@@ -13,12 +14,21 @@ import httpx2
 import pytest
 from django.core.management import call_command
 
-from connectors.errors import Unsupported
-from connectors.protocol import Connector, WorkflowRef
-from connectors.testing import ConnectorContract, EngineHarness, free_port, start
+from connectors.errors import NotFound, OutcomeUnknown, Unsupported
+from connectors.protocol import Connector, RunState, WorkflowRef
+from connectors.testing import (
+    ConnectorContract,
+    EngineHarness,
+    Sample,
+    eventually,
+    free_port,
+    start,
+    until_ended,
+)
 from tests import plain_http
 from tests.connectors.contracts.test_http_job import WRONG, N8nHarness
 from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.connectors.job_engines import ASKING, N8n
 from tests.processes import PROBE_SECONDS, guarded
 
 FOLDER = os.environ.get("N8N_FOLDER", "")
@@ -29,6 +39,8 @@ LAST_NODES = {
     "complete": ("set", 3.4, {"mode": "raw", "jsonOutput": '={"brewed": {{ JSON.stringify($json.body) }} }'}),
     "fail": ("stopAndError", 1, {"errorMessage": N8nHarness.failure}),
     "last": ("wait", 1.1, {"resume": "timeInterval", "amount": 600, "unit": "seconds"}),
+    ASKING: ("wait", 1.1, N8n.waits),
+    "hook": ("wait", 1.1, {"resume": "webhook", "httpMethod": "POST"}),
 }
 
 pytestmark = [
@@ -168,6 +180,33 @@ class TestRealN8n(ConnectorContract):
         _, run = await start(connector, harness.lasting)
         with pytest.raises(Unsupported):
             await connector.cancel(run)
+
+    @pytest.mark.parametrize(
+        ("job", "told", "became"),
+        [
+            (
+                ASKING,
+                {"field-0": "yes", "field-1": 3, "field-2": ["Mint"]},
+                {"Good": "yes", "Cups": 3, "Sorts": ["Mint"]},
+            ),
+            ("hook", {"good": True, "why": {"cups": 3}}, {"body": {"good": True, "why": {"cups": 3}}}),
+        ],
+    )
+    async def test_a_node_that_waits_takes_the_answer_once(self, connector, harness, job, told, became):
+        """A8.2: of two at once, one is taken. n8n leaves the other form without a reply."""
+        _, run = await start(connector, Sample(harness.workflow(job), {}))
+
+        async def asked() -> Any:
+            return (await connector.poll(run)).questions
+
+        (question,) = await eventually(asked, seconds=harness.deadline_seconds)
+        both = [connector.answer(run, question.id, told) for _ in range(2)]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert None in results and {type(one) for one in results} <= {type(None), NotFound, OutcomeUnknown}
+        ended = await until_ended(connector, run, seconds=harness.deadline_seconds)
+        assert ended.state is RunState.COMPLETED
+        (item,) = ended.output
+        assert became.items() <= item.items()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -31,6 +31,7 @@ class Gateway(grpc.GenericRpcHandler):
         self.refused: dict[str, list[grpc.StatusCode]] = {}
         self.seen: Counter[str] = Counter()
         self.keys_seen: list[str] = []
+        self.has_swallowed = Event()
         self.ends = Event()
         self._upstream = upstream
 
@@ -52,6 +53,7 @@ class Gateway(grpc.GenericRpcHandler):
                 return self.garbage
             answer, failure = self._ask(method, request, context)
             if name in self.swallowed or (self.swallows_all and name != CONNECTING):
+                self.has_swallowed.set()
                 self.ends.wait()
             if failure is not None:
                 context.abort(failure.code(), failure.details())
