@@ -29,7 +29,7 @@ from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, U
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import Question
 from executions.models import Execution, InputRequest
-from executions.models.execution import State, size_of
+from executions.models.execution import DOORS, State, size_of
 from executions.models.transitions import Event
 from executions.wakeups import request_poll, wake
 
@@ -42,7 +42,6 @@ FORM_WORDS = {
     "type", "title", "description", "default", "enum", "enumNames", "format", "minLength", "maxLength",
     "minimum", "maximum", "minItems", "maxItems",
 }  # fmt: skip
-DOORS = {"mcp": "MCP", "rest": "REST", "admin": "the admin"}  # Records are English
 Documents = dict[str, dict[str, Any]]  # By the engine's ids of the questions
 
 

@@ -91,6 +91,16 @@ class KeyOfOtherToolset(StartRefused):
         )
 
 
+class AlreadyRetried(StartRefused):
+    reason = "already_retried"
+
+    def __init__(self, attempt: object) -> None:
+        super().__init__(
+            f"Nothing was started: it was run again already, as execution {attempt}. If that one has failed, "
+            "retry that one."
+        )
+
+
 class OtherCall(StartRefused):
     reason = "other_call"
 
