@@ -22,6 +22,7 @@ BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may ha
     "preflight": "Check calls",
     "get_execution_status": "Get an execution's status",
     "cancel_execution": "Cancel an execution",
+    "control_execution": "Control an execution",
     "list_executions": "List your executions",
     "query_execution": "Ask a run",
     "signal_execution": "Tell a run",

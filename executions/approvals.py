@@ -276,6 +276,8 @@ def change_arguments(key: UUID | str, *, user: Any, arguments: Any, seen: str) -
 
 
 def _change(approval: Approval, execution: Execution, user: Any, arguments: Any) -> None:
+    if execution.from_failed_step:
+        raise UnfitChange("Nothing was changed: the run that it continues has these arguments.")
     workflow, before, name = execution.known_workflow, execution.payload.sent_input, user.get_username()
     settled = _settle(workflow, arguments)
     if not (changed := changed_names(before, settled)):

@@ -76,7 +76,8 @@ def _mark_ours(source: Source, page: RunPage) -> EngineRunPage:
     keyed = Q(pk__in={run.key for run in page.runs if run.key is not None})
     # Also by name, for deleted workflows; another source may have had the name before.
     of_source = Q(workflow__source=source) | Q(workflow=None, source_name=source.name)
-    ours = list(Execution.objects.filter(named | keyed).filter(of_source))
+    # Of attempts that continue one run, the last.
+    ours = list(Execution.objects.filter(named | keyed).filter(of_source).order_by("created_at"))
     by_run = {execution.run_id: execution for execution in ours if execution.run_id}
     by_key = {execution.pk: execution for execution in ours}
     runs = [
@@ -153,7 +154,8 @@ async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) 
     if not run_id.strip() or len(run_id) > MAX_RUN_ID or not run_id.isprintable():
         raise UnknownRun(f"A run id must consist of 1 to {MAX_RUN_ID} printable characters.")
     same_run = Execution.objects.filter(run_id=run_id, source_name=execution.source_name)
-    if other := await run_in_database(same_run.exclude(pk=execution.pk).first):
+    other = await run_in_database(same_run.exclude(pk=execution.pk).first)
+    if other is not None and run_id != execution.retried_run_id:
         raise UnknownRun(f"Run {run_id} belongs to execution {other.pk}. Nothing was changed.")
     next_poll = await _ask_about(execution, run_id)
     return await run_in_database(_confirm_started, execution, run_id, caller, next_poll)

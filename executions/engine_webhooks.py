@@ -128,15 +128,19 @@ def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
         ours = ours.filter(upstream_id=end.workflow_id)
     meant, starting = ours.filter(run_id=end.run_id)[:MAX_RUNS], list[Execution]()
     known = list(meant.all())
-    if not known:
+    if all(execution.is_settled for execution in known):
         # The answer to one of these starts may not be recorded yet: its first poll is then immediate.
-        starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:MAX_STARTS])
+        unanswered = ours.filter(state=State.STARTING, end_reported_at=None)
+        if known:
+            # It has ended before: now only a retry from its failed step can have.
+            unanswered = unanswered.filter(retried_run_id=end.run_id)
+        starting = list(unanswered[:MAX_STARTS])
         # Or it was recorded between the two queries.
         known = list(meant.all())
     if known:
         _note(source, "webhook_matched_at", now)
     # One by one: two deliveries that lock the same rows together could deadlock.
-    for execution in known or starting:
+    for execution in [one for one in known if not one.is_settled] or starting:
         if execution.report_end() and not wake(execution.pk) and execution.state == State.RUNNING:
             request_poll()
     return bool(known)

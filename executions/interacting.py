@@ -3,7 +3,7 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,9 +18,11 @@ from catalogue.descriptions import DeclaredInteraction, InteractionKind, interac
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
+from connectors.protocol import Connector
 from executions.advancing import advance_and_release, begin, hold_and_read
 from executions.approvals import cancel_unapproved
 from executions.models import Execution, State
+from executions.models.transitions import Event
 from executions.reading import find_execution
 from executions.runner.engine_calls import (
     READ_SECONDS,
@@ -60,8 +62,7 @@ class NotNow(InteractionRefused):
 
 
 class NotSupported(InteractionRefused):
-    def __init__(self, execution: Execution, kind: InteractionKind) -> None:
-        what = "answer queries" if kind == InteractionKind.QUERY else "receive signals"
+    def __init__(self, execution: Execution, what: str) -> None:
         super().__init__(f"Not supported: runs at the engine behind {execution.source_name} cannot {what}.")
 
 
@@ -74,13 +75,13 @@ class EngineUnavailable(InteractionRefused):
 
 
 class SignalUncertain(InteractionRefused):
-    """The engine may have taken the signal; it is not sent again."""
+    """The engine may have taken what was sent; it is not sent again."""
 
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(
-            f"It is not known whether the run received {name}: {why} Do not send it again unless receiving "
-            "it twice is harmless; first check what the run does."
-        )
+    def __init__(self, name: str, why: str, *, is_harmless: bool) -> None:
+        then = "Do not send it again unless receiving it twice is harmless; first check what the run does."
+        if is_harmless:
+            then = "Sending it again is harmless."
+        super().__init__(f"It is not known whether the run received {name}: {why} {then}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,25 +124,38 @@ async def signal_execution(
 ) -> Execution:
     """Sends the signal once, even if cancelled meanwhile. Raises UnknownExecution or InteractionRefused."""
     execution, meant = await _admit(execution_id, InteractionKind.SIGNAL, name, arguments, caller)
-    refusal = await asyncio.shield(begin(_send_signal(execution, name, meant, caller)))
+
+    async def signal(connector: Connector) -> None:
+        await connector.signal(execution.run, name, meant)
+
+    event = ("signalled", f"{caller.name} sent {name}.")
+    refusal = await asyncio.shield(begin(send_and_note(execution, signal, name, event, caller, "signal")))
     if refusal is not None:
         raise refusal
     return execution
 
 
-async def _send_signal(
-    execution: Execution, name: str, arguments: dict[str, Any], caller: Caller
+async def send_and_note(
+    execution: Execution,
+    send: Callable[[Connector], Awaitable[None]],
+    name: str,
+    event: Event,
+    caller: Caller,
+    kind_of_thing: str = "",
 ) -> InteractionRefused | None:
-    async def send() -> None:
-        async with connector_of(execution) as connector:
-            await connector.signal(execution.run, name, arguments)
+    """`event`: of its success. Without the kind of thing, `name` is a request that may be sent twice."""
 
-    refusal, kind, message = None, "signalled", f"{caller.name} sent {name}."
+    async def connect_and_send() -> None:
+        async with connector_of(execution) as connector:
+            await send(connector)
+
+    refusal, (kind, message) = None, event
     try:
-        await ask(send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
+        await ask(connect_and_send(), seconds=READ_SECONDS, otherwise=OutcomeUnknown)
     except ConnectorError as error:
-        refusal, message = _refusal(error, name), f"{name} by {caller.name}: {error.message}"
-        kind = "signal_unknown" if isinstance(error, OutcomeUnknown) else "signal_failed"
+        refusal = _refusal(error, name, is_harmless=not kind_of_thing)
+        message = f"{name} by {caller.name}: {error.message}"
+        kind = f"{kind_of_thing or name}_{'unknown' if isinstance(error, OutcomeUnknown) else 'failed'}"
     log = log_of(execution).bind(caller=caller.key)
     log.log("INFO" if refusal is None else "WARNING", "{}: {}", kind, message)
     try:
@@ -164,7 +178,8 @@ async def _admit(
     except ConnectorError as error:
         raise EngineUnavailable(error.message) from None
     if not (capabilities.can_query if kind == InteractionKind.QUERY else capabilities.can_signal):
-        raise NotSupported(execution, kind)
+        what = "answer queries" if kind == InteractionKind.QUERY else "receive signals"
+        raise NotSupported(execution, what)
     declared = {one.name: one for one in interactions_of(execution.workflow, kind)}
     if (wanted := declared.get(name)) is None:
         raise UnknownInteraction(execution, kind, name, list(declared))
@@ -199,10 +214,11 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     return f"It is {execution.get_state_display()} and never ran."
 
 
-def _refusal(error: ConnectorError, name: str) -> InteractionRefused:
+def _refusal(error: ConnectorError, name: str, *, is_harmless: bool = False) -> InteractionRefused:
+    """`is_harmless`: to send it twice."""
     match error:
         case OutcomeUnknown():
-            return SignalUncertain(name, error.message)
+            return SignalUncertain(name, error.message, is_harmless=is_harmless)
         case Unreachable() | Misconfigured():
             return EngineUnavailable(error.message)
         case _:
@@ -224,8 +240,11 @@ class Cancellation:
     execution: Execution
 
 
-async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -> Cancellation:
-    """Requests the cancellation, immediately if the lease is free; `by` is recorded instead of the caller."""
+async def cancel_execution(
+    execution_id: str, *, caller: Caller, by: str = "", terminates: bool = False
+) -> Cancellation:
+    """Requests the cancellation, immediately if the lease is free; `by` is recorded instead of the caller.
+    `terminates`: the engine ends a run at once, without a cancellation before it."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)
@@ -233,37 +252,39 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
         if await run_in_database(cancel_unapproved, execution, by=by or caller.name):
             return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
         # It was decided in the meantime.
-        return await cancel_execution(execution_id, caller=caller, by=by)
+        return await cancel_execution(execution_id, caller=caller, by=by, terminates=terminates)
     if execution.is_queued:
         if await run_in_database(execution.cancel_queued, by or caller.name):
             wake(execution.pk)
             return _cancellation_of(execution)
         # It was admitted or ended in the meantime.
-        return await cancel_execution(execution_id, caller=caller, by=by)
-    if why_not := await why_not_cancellable(execution):
+        return await cancel_execution(execution_id, caller=caller, by=by, terminates=terminates)
+    if why_not := await why_not_cancellable(execution, terminates=terminates):
         log_of(execution).warning("The run is not cancelled: {}", why_not)
-        await run_in_database(execution.mark_not_cancellable, why_not)
+        if not terminates:
+            await run_in_database(execution.mark_not_cancellable, why_not)
         return Cancellation(CancelOutcome.NOT_SUPPORTED, f"{why_not} {_goes_on(execution)}", execution)
-    await run_in_database(execution.request_cancel, by or caller.name)
+    request = execution.request_terminate if terminates else execution.request_cancel
+    await run_in_database(request, by or caller.name)
     wake(execution.pk)
     await asyncio.shield(begin(_try_now(execution)))
     return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
 
 
-async def why_not_cancellable(execution: Execution) -> str:
+async def why_not_cancellable(execution: Execution, *, terminates: bool = False) -> str:
     """Empty if it can be cancelled, as one that no engine has yet always can."""
     if execution.state == State.PENDING or execution.workflow is None:
         return ""
     try:
         async with connector_for(execution.workflow.source) as connector:
             capabilities = capabilities_of(connector, execution)
-            if capabilities.can_cancel or (
+            if (capabilities.can_terminate if terminates else capabilities.can_cancel) or (
                 execution.state == State.STARTING and capabilities.cancellable_start
             ):
                 return ""
     except ConnectorError as error:
         return error.message
-    return cannot_cancel(execution)
+    return str(NotSupported(execution, "be terminated")) if terminates else cannot_cancel(execution)
 
 
 def _goes_on(execution: Execution) -> str:

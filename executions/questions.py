@@ -30,7 +30,7 @@ from connectors.network.redaction import printable, shorten
 from connectors.protocol import Question
 from executions.approvals import PERMISSION
 from executions.models import Execution, InputRequest
-from executions.models.execution import State, size_of
+from executions.models.execution import DOORS, State, size_of
 from executions.models.transitions import Event
 from executions.wakeups import request_poll, wake
 
@@ -43,7 +43,6 @@ FORM_WORDS = {
     "type", "title", "description", "default", "enum", "enumNames", "format", "minLength", "maxLength",
     "minimum", "maximum", "minItems", "maxItems",
 }  # fmt: skip
-DOORS = {"mcp": "MCP", "rest": "REST", "admin": "the admin"}  # Records are English
 Documents = dict[str, dict[str, Any]]  # By the engine's ids of the questions
 
 

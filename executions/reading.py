@@ -103,6 +103,13 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         "duration_ms": execution.duration_ms,
         "cancel_requested": execution.cancel_requested_at is not None,
     }
+    if execution.is_held_now:
+        described["paused"] = True
+    if execution.retries:
+        described |= {
+            "attempt": execution.retries + 1,
+            "retry_of": execution.retry_of_id and str(execution.retry_of_id),
+        }
     if execution.cached_at is not None:
         described |= {
             "cached_from": execution.cached_from_id and str(execution.cached_from_id),

@@ -109,6 +109,16 @@ class UnusableNotice(StartRefused):
         super().__init__(f"Nobody could be notified: {why} Nothing was started.")
 
 
+class AlreadyRetried(StartRefused):
+    reason = "already_retried"
+
+    def __init__(self, attempt: object) -> None:
+        super().__init__(
+            f"Nothing was started: it was run again already, as execution {attempt}. If that one has failed, "
+            "retry that one."
+        )
+
+
 class OtherCall(StartRefused):
     reason = "other_call"
 

@@ -1,4 +1,5 @@
-"""Runs failed executions again, each once, where a second run does no harm.
+"""Runs failed executions again, each once: several where a second run does no harm, or one whose caller asks
+for it (`executions.control`).
 
 The id of the new execution follows from the failed one's, so that the primary key decides races:
 - A double click, or a request that is sent again: the second finds the first one's executions.
@@ -23,7 +24,7 @@ from catalogue.history import Actor, record_change
 from catalogue.models import Workflow
 from executions.models import Execution, ExecutionPayload, State
 from executions.models.lifecycle import StartRequest
-from executions.refusals import Busy, StartRefused
+from executions.refusals import AlreadyRetried, Busy, StartRefused
 from executions.starting import create_execution
 from executions.wakeups import request_poll
 
@@ -58,6 +59,10 @@ class Reruns:
 
 def rerun_id(execution_id: uuid.UUID) -> uuid.UUID:
     return uuid.uuid5(execution_id, "again")
+
+
+def find_retry(execution: Execution) -> Execution | None:
+    return Execution.objects.filter(pk=rerun_id(execution.pk)).first()
 
 
 def plan_reruns(keys: Sequence[uuid.UUID]) -> Plan:
@@ -120,7 +125,14 @@ def run_again(
     done = Reruns()
     for number, execution in enumerate(executions):
         try:
-            started = create_execution(_request_for(execution, caller, may_be_hidden=may_be_hidden))
+            request = request_for(
+                execution,
+                caller,
+                door=Execution.Door.ADMIN,
+                may_be_hidden=may_be_hidden,
+                in_any_toolset=True,
+            )
+            started = create_execution(request)
         except Busy as error:
             done.refusals[str(error)] += len(executions) - number
             break
@@ -130,9 +142,11 @@ def run_again(
         except ExecutionPayload.DoesNotExist:
             done.refusals[str(Obstacle.NO_ARGUMENTS.label)] += 1
             continue
+        except AlreadyRetried:
+            done.refusals[str(Obstacle.ALREADY.label)] += 1
+            continue
         except StartRefused as error:
-            is_again = Execution.objects.filter(pk=rerun_id(execution.pk)).exists()
-            done.refusals[str(Obstacle.ALREADY.label if is_again else error)] += 1
+            done.refusals[str(error)] += 1
             continue
         record_change(actor, [execution], f"Run again as execution {started.pk}.")
         done.started.append(started)
@@ -141,18 +155,22 @@ def run_again(
     return done
 
 
-def _request_for(execution: Execution, caller: Caller, *, may_be_hidden: bool) -> StartRequest:
+def request_for(
+    execution: Execution, caller: Caller, *, door: Execution.Door, **options: Any
+) -> StartRequest:
+    """`options`: more of the StartRequest. Raises Workflow.DoesNotExist and ExecutionPayload.DoesNotExist."""
     workflow = Workflow.objects.get(executions=execution)
-    given: Any = ExecutionPayload.objects.get(pk=execution.pk, input__isnull=False).input
+    given: Any = ExecutionPayload.objects.get(pk=execution.pk, input__isnull=False).sent_input
     # The curator's own are added anew.
     constants = constants_of(workflow.argument_overrides)
     return StartRequest(
         tool_name=workflow.tool_name,
         arguments={name: value for name, value in given.items() if name not in constants},
         caller=caller,
-        door=Execution.Door.ADMIN,
+        door=door,
         idempotency_key=f"again-{execution.pk}",
-        may_be_hidden=may_be_hidden,
-        in_any_toolset=True,
+        fresh=True,
+        retry_of=execution,
         id=rerun_id(execution.pk),
+        **options,
     )

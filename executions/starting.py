@@ -245,7 +245,8 @@ def _answer_or_record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, written: StartRequest
 ) -> Execution:
     need = approvals.find_need(workflow, request.arguments) if workflow.may_need_approval else None
-    is_cached = workflow.effective_cache_seconds is not None
+    # What a run gives that was taken up again half-way, answers no other call.
+    is_cached = workflow.effective_cache_seconds is not None and not request.from_failed_step
     try:
         if need is not None:
             return _record_with_approval(request, workflow, digest, holder, need)
@@ -255,6 +256,8 @@ def _answer_or_record(
     except IntegrityError:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
+        if request.retry_of is not None and Execution.objects.filter(pk=request.id).exists():
+            raise refusals.AlreadyRetried(request.id) from None
         # Deleted since the catalogue was cached.
         raise refusals.UnknownTool(request.tool_name) from None
     # Of others, the log tells once the engine has answered: one line is enough of a run that is over by then.
@@ -343,6 +346,7 @@ def _find_by_key(request: StartRequest) -> Execution | None:
         raise refusals.KeyOfOtherToolset
     if not _is_same_call(known, request):
         raise refusals.IdempotencyConflict(known, tool_name=request.tool_name)
+    known.is_repeated = True
     return known
 
 

@@ -150,7 +150,7 @@ class ExecutionDriver:
             create = record_prepared(lambda: partial(self._record, prepare_execution(request, holder)))
             self.execution = created = await create
             # A request that repeats a key only watches: the first one answers.
-            self._owns = created.pk == self._request.id or not self._request.idempotency_key
+            self._owns = not created.is_repeated
             # Approval takes long: a call that waits for it is answered immediately.
             created.awaited_here = self._owns and created.state in ACTIVE
         except BaseException as error:

@@ -29,15 +29,17 @@ from catalogue.search import WorkflowQuery, select_workflows
 from executions import problem_reports
 from executions.asking import NotAnswered, ask_result
 from executions.change_feed import watch_until_settled
+from executions.control import Action, control_run
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
 from executions.preflight import MAX_CALLS, PlannedCall, check_calls
 from executions.reading import MAX_AT_A_TIME, UnknownExecution, list_own_executions, summarise_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
+from executions.rerunning import find_retry
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.calls import ToolCall, in_words, run_workflow, wait_set_for
+from mcp_bridge.calls import ToolCall, in_words, retry_run, run_workflow, wait_set_for
 from mcp_bridge.card_tools import answer_execution, find_form, show_execution
 from mcp_bridge.cards import APP_ONLY, SHOWS_CARD
 from mcp_bridge.cards.relay import disarm
@@ -449,6 +451,8 @@ def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str,
         return described | _rest(execution, content.BEGINNING)
     if execution.is_unapproved:
         described["note"] = PEOPLE_DECIDE
+    if execution.is_settled and not execution.succeeded and (retry := find_retry(execution)) is not None:
+        described["retried_as"] = str(retry.pk)
     return described if execution.is_settled else described | next_step(execution, set_wait=set_wait)
 
 
@@ -500,6 +504,14 @@ async def _cancel_execution(call: ToolCall, arguments: Arguments) -> CallToolRes
     return document_result(
         {"outcome": cancellation.outcome, "message": cancellation.message, "execution": described}
     )
+
+
+async def _control_execution(call: ToolCall, arguments: Arguments) -> ToolAnswer:
+    key, action = arguments["execution_id"], Action(arguments["action"])
+    if action.starts:
+        return await retry_run(call, key, action)
+    execution, message = await control_run(key, action, caller=call.access.caller, door=call.door)
+    return document_result({"execution_id": str(execution.pk), "action": action, "message": message})
 
 
 EXECUTION_TOOLS = (
@@ -580,6 +592,25 @@ EXECUTION_TOOLS = (
         required=("execution_id",),
         read_only=False,
         call=_cancel_execution,
+    ),
+    BuiltInTool(
+        name="control_execution",
+        title="Control an execution",
+        description=(
+            "Retry a failed run that you started, whole or from its failed step, if its engine can; pause, "
+            "resume or terminate a running one."
+        ),
+        scope=Scope.RUN,
+        properties={
+            "execution_id": {"type": "string"},
+            "action": {"type": "string", "enum": list(Action)},
+        },
+        required=("execution_id", "action"),
+        read_only=False,
+        starts=True,
+        hints=ToolAnnotations(destructive_hint=True),
+        shows_card=True,
+        call=_control_execution,
     ),
 )
 

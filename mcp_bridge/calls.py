@@ -29,6 +29,7 @@ from catalogue.exposure import current_catalogue, find_by_alias, find_named, pre
 from catalogue.models import Workflow
 from connectors.protocol import LogMessage, Progress, covers_level
 from executions.change_feed import watch_until_settled
+from executions.control import Action, prepare_retry
 from executions.models import Execution, RunNotice, State
 from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution, find_execution
@@ -211,13 +212,27 @@ def in_words(error: Exception, door: Execution.Door) -> str:
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
     """Runs it and waits. Raises UnknownTool; the result reports everything else that goes wrong."""
     execution_id = uuid.uuid4()
-    if call.log is None and call.progress is None:
-        return await _run(call, execution_id, tool_name, arguments)
     if call.continues:
         with suppress(ValueError):
             execution_id = uuid.UUID(call.continues.partition(ROUND)[0])
+    return await _passing_news(call, execution_id, _run(call, execution_id, tool_name, arguments))
+
+
+async def retry_run(call: ToolCall, execution_id: str, action: Action) -> ToolAnswer:
+    """Retries it, and answers as a call does. Raises UnknownExecution, InteractionRefused or StartRefused."""
+    request = await prepare_retry(execution_id, action, caller=call.access.caller, door=call.door)
+    call = await _with_wait_and_card(replace(call, by_own_tool=False), request.tool_name)
+    request = replace(request, client=call.client)
+    return await _passing_news(call, request.id, _start(call, request))
+
+
+async def _passing_news(
+    call: ToolCall, execution_id: uuid.UUID, answering: Awaitable[ToolAnswer]
+) -> ToolAnswer:
+    if call.log is None and call.progress is None:
+        return await answering
     async with passing_on(execution_id, call.log, call.progress.pass_on if call.progress else None):
-        return await _run(call, execution_id, tool_name, arguments)
+        return await answering
 
 
 async def _run(
@@ -229,7 +244,6 @@ async def _run(
     if call.shows_apps and call.by_own_tool:
         name = await _name_for_app(call, name)
     call = await _with_wait_and_card(call, name)
-    began = time.monotonic()
     try:
         request = StartRequest(
             tool_name=name,
@@ -245,14 +259,7 @@ async def _run(
             notices=await _notices_for(call),
             id=execution_id,
         )
-        if call.continues:
-            return await continue_call(call, request)
-        execution = await start_and_wait(
-            request,
-            patient=call.stays_for_progress,
-            set_wait=call.longest_wait,
-            on_progress=call.progress.tell if call.progress else None,
-        )
+        return await _start(call, request)
     except UnknownTool:
         if portable is None:
             raise
@@ -261,13 +268,26 @@ async def _run(
         if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
             error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
+
+
+async def _start(call: ToolCall, request: StartRequest) -> ToolAnswer:
+    """Raises StartRefused."""
+    began = time.monotonic()
+    if call.continues:
+        return await continue_call(call, request)
+    execution = await start_and_wait(
+        request,
+        patient=call.stays_for_progress,
+        set_wait=call.longest_wait,
+        on_progress=call.progress.tell if call.progress else None,
+    )
     if execution.is_unapproved or execution.is_asking:
         # Of calls with one key, the first is the one that counts.
-        is_ours = execution.pk == execution_id or not call.idempotency_key
+        is_ours = execution.pk == request.id or not request.idempotency_key
         by_policy = while_people_decide(execution, caller=call.access.caller)
         async with by_policy if is_ours else nullcontext():
             execution = await _wait_for_people(execution, call, began)
-    return await _finish(execution, call, name)
+    return await _finish(execution, call, request.tool_name)
 
 
 async def _notices_for(call: ToolCall) -> list[RunNotice]:

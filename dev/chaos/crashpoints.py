@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -115,7 +115,10 @@ class Handler(BaseHTTPRequestHandler):
             case "answer":
                 self.engine.answers[path.path.split("/")[-2]] += 1
                 answer = {}
-            case "runs":
+            case "retry":
+                call = path.path.split("/")[-2].partition("-")[0]
+                answer = {"workflow_id": self.engine.start({"call": call}, key)}
+            case "runs" | "retries":
                 asked = parse_qs(path.query)["idempotency_key"][0]
                 found = [self.engine.by_key[asked]] if asked in self.engine.by_key else []
                 answer = {"runs": [{"run_id": run_id, "status": "RUNNING"} for run_id in found]}
@@ -166,17 +169,28 @@ class Kind:
     """At once: on SQLite their records share transactions."""
     asks: bool = False
     """Each run waits for a person, who answers in the process that ends, and again if it is asked again."""
+    retries: str = ""
+    """The action by which the call, whose run has failed, is made again: it is that which is interrupted."""
 
 
+FAILED = "retry_failed"
 KEYED = {"idempotency_header": "Idempotency-Key"}
-KINDS = (
+STARTS = (
     Kind("one run for each key", takes_keys=True, config=KEYED),
     Kind("runs can be looked up by key", config={"run_lookup_path": LOOKUP}),
     Kind("neither", can_be_asked=False),
+)
+KINDS = (
+    *STARTS,
     Kind("the answer is the result", can_be_asked=False, source="http"),
     Kind("the start lasts as long as the run", can_be_asked=False, source="holding"),
     Kind("a run that is waited for", can_be_asked=False, source="waiting", looks=3),
     Kind("a run that asks a person", takes_keys=True, config=KEYED, source="asking", asks=True),
+    replace(STARTS[0], name="a retry", source="controlled", retries="retry"),
+    *(
+        replace(kind, name=f"a retry from the failed step, {kind.name}", source="controlled", retries=FAILED)
+        for kind in STARTS
+    ),
     Kind("two calls at once, one run for each key", takes_keys=True, config=KEYED, calls=2),
     Kind("two calls at once, neither", can_be_asked=False, calls=2),
     Kind("two calls at once, the answer is the result", can_be_asked=False, source="http", calls=2),
@@ -243,12 +257,16 @@ class Steps:
         BaseDatabaseWrapper.commit = count_and_commit  # type: ignore[method-assign, assignment]
 
 
-def make_calls(numbers: Sequence[int], die_at: int | None, *, asks: bool) -> int:
+def make_calls(numbers: Sequence[int], die_at: int | None, *, asks: bool, retries: str) -> int:
     """At once. Returns how many statements and commits they took."""
     from tests.executions.steps import advance_due_executions, call
 
+    failed = [make_failure(number) for number in numbers] if retries else []
+
     async def at_once() -> None:
-        await asyncio.gather(*(call(WORKFLOW, {"call": number}) for number in numbers))
+        calls: list[Any] = [retry(key, retries) for key in failed]
+        calls = calls or [call(WORKFLOW, {"call": number}) for number in numbers]
+        await asyncio.gather(*calls)
 
     steps = Steps(die_at)
     steps.install()
@@ -257,6 +275,31 @@ def make_calls(numbers: Sequence[int], die_at: int | None, *, asks: bool) -> int
         answer_all()
         advance_due_executions()
     return steps.passed
+
+
+def make_failure(number: int) -> str:
+    """A call whose run has failed. Returns the execution's id."""
+    from django.db import connection
+
+    from catalogue.models import Workflow
+    from tests.executions.steps import ALICE
+    from tests.factories import make_execution
+
+    call = {"input": {"call": number}, "output": None}
+    run = {"caller": ALICE.key, "caller_name": ALICE.name, "run_id": f"{number}-failed"}
+    made = make_execution(Workflow.objects.get(), state="failed", payload=call, **run)
+    connection.close()
+    return str(made.pk)
+
+
+async def retry(execution_id: str, action: str) -> None:
+    from executions.control import Action, prepare_retry
+    from executions.models import Execution
+    from executions.waiting import start_and_wait
+    from tests.executions.steps import ALICE
+
+    door = Execution.Door.MCP
+    await start_and_wait(await prepare_retry(execution_id, Action(action), caller=ALICE, door=door))
 
 
 def answer_all() -> None:
@@ -286,6 +329,7 @@ def go_on() -> list[dict[str, Any]]:
     return [
         {
             "call": row.payload.input["call"],
+            "is_failed_one": row.run_id.endswith("-failed"),
             "state": row.state,
             "output": row.payload.output,
             "error": row.error,
@@ -389,7 +433,7 @@ def visit(kind: Kind) -> Counter[tuple[str, str]]:
 
     def run_calls(numbers: Sequence[int], step: int | None) -> tuple[int, Any]:
         return in_process(
-            lambda: make_calls(numbers, step, asks=kind.asks),
+            lambda: make_calls(numbers, step, asks=kind.asks, retries=kind.retries),
             lambda process: setattr(engine, "asker", process),
         )
 
@@ -410,7 +454,7 @@ def visit(kind: Kind) -> Counter[tuple[str, str]]:
                 assert status in (0, KILLED, -signal.SIGKILL), f"it ended by itself: {status}"
                 rows = others(go_on) if status else []
                 for each in numbers:
-                    its_rows = [row for row in rows if row["call"] == each]
+                    its_rows = [row for row in rows if row["call"] == each and not row["is_failed_one"]]
                     outcome = judge(kind, engine.runs.get(str(each), []), its_rows) if status else NOT_REACHED
                     if (answers := sum(engine.answers[run] for run in engine.runs.get(str(each), []))) > 1:
                         outcome = f"DOUBLED: {answers} answers"
@@ -484,6 +528,7 @@ def own_django(folder: Path) -> Iterator[str]:
             waiting="dev.chaos.patient:WaitingConnector",
             asking="tests.executions.asking_engine:AskingConnector",
             holding="dev.chaos.patient:HoldingConnector",
+            controlled="tests.executions.controlled_engine:ControlledConnector",
         )
         sys.path.insert(0, str(folder))
         assert {kind.source for kind in KINDS} <= usable_connectors().keys()

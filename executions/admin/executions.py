@@ -31,7 +31,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from access.callers import Caller
 from catalogue.actions.sources import webhook_address
-from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, TableMixin, button, column
+from catalogue.admin.base import ButtonsMixin, PanelOnlyMixin, TableMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import DASH, cut_short, duration, link
 from catalogue.database import run_without_connection
@@ -45,10 +45,12 @@ from connectors.protocol import RunFilter, RunState
 from executions import engine_runs
 from executions.admin import page
 from executions.admin.answering import AnsweringMixin
+from executions.admin.control import ControlMixin
 from executions.admin.failures import CauseFilter, ask_to_run_again, like, show_failures
 from executions.admin.page import describe_page, send_payload
 from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_usage
+from executions.control import Action
 from executions.engine_runs import EngineRun, EngineRunPage, list_engine_runs, present_capabilities
 from executions.failures import find_line
 from executions.interacting import (
@@ -62,6 +64,7 @@ from executions.interacting import (
 from executions.models import Execution, State
 from executions.models.execution import TEXTS
 from executions.reading import UnknownExecution
+from executions.rerunning import find_retry
 from executions.wakeups import request_poll_if_stale
 
 LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
@@ -248,11 +251,14 @@ def _poll_seconds(execution: Execution) -> int:
 
 def _page_state(execution: Execution) -> str:
     asks = execution.input_request or execution.question_answered_at
-    return f"{execution.state} {'queued' if execution.is_queued else asks or ''}".strip()
+    held = "held" if execution.is_held else ""
+    return f"{execution.state} {'queued' if execution.is_queued else asks or held}".strip()
 
 
 @admin.register(Execution)
-class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin, AnsweringMixin):
+class ExecutionAdmin(
+    PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin, AnsweringMixin, ControlMixin
+):
     class Media:
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("executions/admin/runs.css",)}
 
@@ -276,7 +282,7 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
         ),
         f"{SEARCHED:,}",
     )
-    buttons = ("cancel",)
+    buttons = ("cancel", *Action)
     change_form_outer_before_template = "executions/admin/execution.html"
 
     def get_urls(self) -> list[URLPattern]:
@@ -332,9 +338,6 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
     def may_press_buttons_of(self, request: HttpRequest, obj: Execution | None) -> bool:
         return self.may_press_buttons(request) or page.is_own_test(request, obj)
 
-    def get_buttons(self, request: HttpRequest, obj: Execution) -> list[Button]:
-        return [] if obj.is_settled else super().get_buttons(request, obj)
-
     @button(gettext_lazy("Cancel"), icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
         cancelling = cancel_execution(str(execution.pk), caller=page.caller_of(request))
@@ -350,6 +353,7 @@ class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin
             "questions": self.shown_questions(request, obj),
             "links": run_again(request, obj),
             "like": like(obj),
+            "retry": find_retry(obj) if obj.is_settled else None,
             "poll_seconds": _poll_seconds(obj),
             "live_address": f"{live}?{urlencode({'state': _page_state(obj)})}",
         }

@@ -93,7 +93,7 @@ class RunningMixin(ButtonsMixin):
         return [path("run/<int:key>/", view, name="executions_run"), *super().get_urls()]
 
     def _run(self, request: HttpRequest, key: int) -> HttpResponse:
-        if not _may_run(request):
+        if not may_run(request):
             raise PermissionDenied
         workflow = get_object_or_404(Workflow.objects.select_related("source"), pk=key)
         if request.method != "POST":
@@ -145,7 +145,7 @@ def _change(form: RunForm, wanted: str) -> str:
     return ""
 
 
-def _may_run(request: HttpRequest) -> bool:
+def may_run(request: HttpRequest) -> bool:
     has = request.user.has_perm
     return has(MAY_TEST) or (has(MAY_RUN) and has("catalogue.view_workflow"))
 
@@ -201,7 +201,7 @@ def _start(
 
 
 def run_again(request: HttpRequest, execution: Execution) -> list[Link]:
-    if execution.workflow_id is None or not _may_run(request):
+    if execution.workflow_id is None or not may_run(request):
         return []
     address = f"{reverse(RUN, args=[execution.workflow_id])}?again={execution.pk}"
     return [Link(label=gettext_lazy("Run again"), icon="replay", address=address)]
@@ -210,7 +210,7 @@ def run_again(request: HttpRequest, execution: Execution) -> list[Link]:
 def link_to_run(request: HttpRequest, workflow: Workflow) -> list[Link]:
     label = _("Run") if request.user.has_perm(MAY_RUN) else _("Test run")
     run = Link(label=label, icon="play_circle", address=reverse(RUN, args=[workflow.pk]))
-    return [run] if _may_run(request) else []
+    return [run] if may_run(request) else []
 
 
 def recent_runs(request: HttpRequest, workflow: Workflow) -> tuple[str, Part | None]:

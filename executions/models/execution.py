@@ -93,6 +93,8 @@ class ExecutionEvent(models.Model):
 
 
 EVENT_COLUMNS = ("execution_id", "at", "kind", "message")
+DOORS = {"mcp": "MCP", "rest": "REST", "admin": "the admin", "test": "the admin", "command": "a command"}
+"""As records, which are English, name them."""
 
 
 class ExecutionRecord(models.Model):
@@ -156,6 +158,29 @@ class ExecutionRecord(models.Model):
         editable=False,
         help_text="How often its workflow's cached results had been cleared when it began.",
     )
+    retry_of = models.ForeignKey(
+        "executions.Execution",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="retried_as",
+        db_index=False,
+        editable=False,
+        help_text="The failed execution that it repeats; empty also once that one is removed.",
+    )
+    retries = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="How many attempts came before it."
+    )
+    retried_run_id = models.CharField(
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The engine's run whose failed steps it runs again. Empty: it has a run of its own.",
+    )
+    retried_key = models.UUIDField(
+        null=True, editable=False, help_text="The key that this run was started with."
+    )
     awaited_until = models.DateTimeField(
         null=True,
         help_text="In the future: a request waits for it. In the past: its caller left without an answer.",
@@ -187,6 +212,9 @@ class ExecutionRecord(models.Model):
     correlation_id = models.CharField(max_length=255, blank=True)
     progress = models.FloatField(null=True, help_text="Percent, as the engine reports it.")
     progress_message = models.CharField(max_length=500, blank=True)
+    is_held = models.BooleanField(
+        default=False, db_default=False, help_text="Whether the last poll found the run paused at the engine."
+    )
     error_kind = models.CharField(max_length=15, choices=ErrorKind.choices, blank=True)
     error = models.TextField(blank=True)
 
@@ -237,15 +265,20 @@ class ExecutionRecord(models.Model):
         null=True, help_text="When its timeout was found to have passed, so that its cancellation is due."
     )
     cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was asked to cancel it.")
+    terminate_requested_at = models.DateTimeField(
+        null=True, help_text="When somebody asked to end it at once."
+    )
     terminate_sent_at = models.DateTimeField(
         null=True,
-        help_text="When the engine was asked to terminate it, as it had not stopped after the cancellation.",
+        help_text="When the engine was asked to terminate it: by somebody, or as it had not stopped after "
+        "the cancellation.",
     )
     cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
 
     # Not stored.
     is_reattached = False  # An earlier, identical call that ended without an answer began it
     is_new = False  # This process has just recorded it as STARTING, and sends its start next
+    is_repeated = False  # A request repeats the one that recorded it
     awaited_here = False  # A request of this process waits for it and answers with its new state
     raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
 
@@ -289,6 +322,9 @@ class ExecutionRecord(models.Model):
                 fields=["cached_from"],
                 name="execution_cached_from",
                 condition=models.Q(cached_from__isnull=False),
+            ),
+            models.Index(
+                fields=["retry_of"], name="execution_retry_of", condition=models.Q(retry_of__isnull=False)
             ),
             # For the retention: each index holds only what may be due.
             models.Index(
@@ -362,6 +398,15 @@ class ExecutionRecord(models.Model):
         return self.input_request is not None and self.state == State.RUNNING
 
     @property
+    def is_held_now(self) -> bool:
+        return self.state == State.RUNNING and self.is_held
+
+    @property
+    def from_failed_step(self) -> bool:
+        """Returns whether it runs the failed steps of another execution's run again."""
+        return self.retried_run_id != ""
+
+    @property
     def is_unapproved(self) -> bool:
         return self.state == State.UNAPPROVED
 
@@ -394,6 +439,8 @@ class ExecutionRecord(models.Model):
             return gettext("being ended, as its timeout has passed")
         if self.is_paused:
             return gettext("waiting for a person's answer")
+        if self.is_held_now:
+            return gettext("paused at the engine")
         return self.get_state_display()
 
     @property
@@ -453,7 +500,21 @@ class ExecutionRecord(models.Model):
         if self.workflow is None:
             raise ValueError("The workflow of this execution was deleted.")
         workflow = replace(self.workflow.ref, timeout_seconds=self.timeout_seconds)
-        return RunRef(workflow=workflow, run_id=self.run_id, key=self.id)
+        key: uuid.UUID = self.id
+        if self.retried_key is not None and self.run_id == self.retried_run_id:
+            key = self.retried_key  # The engine continues the same run
+        return RunRef(workflow=workflow, run_id=self.run_id, key=key)
+
+    @property
+    def retried_run(self) -> RunRef:
+        """The run whose failed steps it runs again."""
+        return replace(self.run, run_id=self.retried_run_id, key=self.retried_key or self.id)
+
+    @property
+    def last_run(self) -> RunRef:
+        """Its run; if the engine has not accepted it, the one whose failed steps it was to run again. Without
+        an id if there is neither."""
+        return self.run if self.run_id else self.retried_run
 
 
 def milliseconds_between(

@@ -30,6 +30,7 @@ from connectors.protocol import RunSnapshot, Started
 from executions.models.execution import (
     ACTIVE,
     ASKED_BY,
+    DOORS,
     EVENT_COLUMNS,
     SAID_BY,
     ErrorKind,
@@ -318,7 +319,7 @@ class Execution(Transitions):
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
-        return progress | engine_times(snapshot)
+        return progress | {"is_held": snapshot.is_paused} | engine_times(self, snapshot)
 
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
         """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
@@ -392,6 +393,8 @@ class Execution(Transitions):
             parameters.insert(0, adapt_time(self.end_reported_at or self.created_at))
         if self.input_request is not None and self.question_answered_at is None:
             planned = f"COALESCE(question_answered_at, {planned})"
+        if self.terminate_requested_at is None:
+            planned = f"COALESCE(terminate_requested_at, {planned})"
         if self.cancel_requested_at is None:
             planned = f"COALESCE(cancel_requested_at, {planned})"
         if release:
@@ -455,6 +458,20 @@ class Execution(Transitions):
             when=models.Q(cancel_requested_at=None),
             cancel_requested_at=now,
             cancel_requested_by=by[:255],
+            next_attempt_at=now,
+        )
+
+    def request_terminate(self, by: str) -> bool:
+        """The same, of its end at once; also after a cancellation or an earlier request."""
+        now = timezone.now()
+        return self._transition(
+            ACTIVE,
+            ("terminate_requested", f"{by} asked for it."),
+            cancel_requested_at=self.cancel_requested_at or now,
+            cancel_requested_by=by[:255],
+            cancel_refusal="",
+            terminate_requested_at=now,
+            terminate_sent_at=None,
             next_attempt_at=now,
         )
 
@@ -542,9 +559,14 @@ class Execution(Transitions):
             cancel_refusal="",
         )
 
-    def mark_terminate_sent(self, outcome: str) -> bool:
+    def mark_terminate_sent(self, outcome: str, *, refusal: str = "") -> bool:
+        """`refusal`: the engine's, of a request by somebody, which a cancellation then follows."""
+        now = timezone.now()
+        changes: dict[str, Any] = {"cancel_refusal": printable(refusal)}
+        if not refusal:
+            changes = {"cancel_sent_at": self.cancel_sent_at or now}
         return self._transition(
-            [State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now()
+            [State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=now, **changes
         )
 
     def mark_cancel_refused(self, why: str) -> bool:
@@ -603,6 +625,8 @@ class StartRequest:
     may_be_hidden: bool = False  # Whether a workflow may run that is hidden from agents
     by_card: bool = False  # Whether a workflow may run that is only for apps
     in_any_toolset: bool = False  # Whether one may run that only toolsets of the caller show
+    retry_of: Execution | None = None
+    from_failed_step: bool = False  # Of that one's run, which the engine then continues
     client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
     notices: Sequence[RunNotice] = ()  # Unsaved; see `executions.run_notices`
     id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
@@ -612,6 +636,10 @@ def new_execution(
     request: StartRequest, workflow: Workflow, *, digest: str, now: datetime, **fields: Any
 ) -> Execution:
     timeout = workflow.effective_timeout_seconds
+    if (failed := request.retry_of) is not None:
+        fields |= {"retry_of_id": failed.pk, "retries": failed.retries + 1}
+        if request.from_failed_step:
+            fields |= {"retried_run_id": failed.last_run.run_id, "retried_key": failed.last_run.key}
     return Execution(
         id=request.id,
         workflow=workflow,
@@ -657,6 +685,10 @@ def insert_execution(
     for notice in request.notices:
         notice.execution_id = execution.pk
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
+    if (failed := request.retry_of) is not None:
+        how = "its failed steps again" if request.from_failed_step else "it again"
+        told = f"{request.caller.name} ran {how} through {DOORS[request.door]}, as execution {execution.pk}."
+        lines.append((failed.pk, execution.created_at, "retried", told))
     carry_out(
         insertion_of(execution),
         insertion_of(stored),

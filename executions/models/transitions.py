@@ -153,7 +153,7 @@ class Transitions(ExecutionRecord):
         now: datetime | None = None,
     ) -> dict[str, Any]:
         now = now or timezone.now()
-        changes: dict[str, Any] = {} if snapshot is None else engine_times(snapshot)
+        changes: dict[str, Any] = {} if snapshot is None else engine_times(self, snapshot)
         if snapshot is not None and snapshot.progress is not None:
             changes |= {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         ended = {
@@ -279,10 +279,13 @@ def progress_message(snapshot: RunSnapshot) -> str:
     return printable(snapshot.progress_message)[:MESSAGE_CHARACTERS]
 
 
-def engine_times(snapshot: RunSnapshot) -> dict[str, Any]:
+def engine_times(execution: ExecutionRecord, snapshot: RunSnapshot) -> dict[str, Any]:
+    begun = snapshot.started_at
+    if execution.from_failed_step and begun is not None and begun < execution.created_at:
+        begun = None  # Of the attempt before, whose time is not this one's
     return {
         "engine_created_at": snapshot.created_at,
-        "engine_started_at": snapshot.started_at,
+        "engine_started_at": begun,
         "engine_updated_at": snapshot.updated_at,
         "engine_finished_at": snapshot.finished_at,
     }

@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from access.callers import Caller, Scope
-from access.permissions import Access, admin_access, is_administrator
+from access.permissions import Access, admin_access, demand_of_staff, is_administrator
 from catalogue import tables
 from catalogue.database import run_without_connection
 from catalogue.models import Source
@@ -32,6 +32,7 @@ from catalogue.tables import CSV
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs, run_notices
 from executions.asking import TooManyQuestions, ask_result
+from executions.control import Action, control_run, prepare_retry
 from executions.engine_runs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution, query_execution, signal_execution
 from executions.models import CancelProgress, Execution, ExecutionEvent, State
@@ -119,6 +120,7 @@ class ExecutionSerializer(base.RowSerializer[Execution]):
     progress = serializers.FloatField(source="progress_percent", allow_null=True, help_text="Percent.")
     queued = serializers.BooleanField(source="is_queued", help_text="It waits until the limits allow it.")
     awaited = serializers.BooleanField(source="is_awaited", help_text="A request is waiting for the result.")
+    paused = serializers.BooleanField(source="is_held_now", help_text="The engine has paused the run.")
     unanswered = serializers.BooleanField(
         source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
     )
@@ -127,7 +129,8 @@ class ExecutionSerializer(base.RowSerializer[Execution]):
         model = Execution
         fields: tuple[str, ...] = (
             "id", "tool", "workflow_name", "workflow_id", "source", "caller", "caller_name", "door",
-            "idempotency_key", "cached_from", "cached_at", "state", "queued", "awaited", "unanswered",
+            "idempotency_key", "retry_of", "retries", "cached_from", "cached_at", "state", "queued",
+            "awaited", "paused", "unanswered",
             "success", "progress", "progress_message", "error", "run_id", "correlation_id",
             "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
         )  # fmt: skip
@@ -196,6 +199,9 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         source="payload.start_answer", help_text="To the start, as the engine sent it."
     )
     status_answer = shared.AnyJSONField(source="payload.status_answer", help_text="The last, likewise.")
+    from_failed_step = serializers.BooleanField(
+        help_text="Whether it runs the failed steps of the run of `retry_of` again, rather than all of it."
+    )
     questions = serializers.SerializerMethodField(help_text="What a paused run asks people at present.")
     cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
     events = EventSerializer(many=True)
@@ -205,7 +211,8 @@ class ExecutionDetailSerializer(ExecutionSerializer):
             *ExecutionSerializer.Meta.fields, "timeout_seconds", "deadline_at", "engine_created_at",
             "engine_started_at", "engine_updated_at", "engine_finished_at", "polls", "polled_at",
             "poll_failure", "overdue_since", "cancel_requested_at", "cancel_requested_by",
-            "cancel_sent_at", "cancel_refusal", "cancel_progress", "looked_up_since", "metadata",
+            "cancel_sent_at", "cancel_refusal", "cancel_progress", "terminate_requested_at",
+            "looked_up_since", "from_failed_step", "metadata",
             "payload_removed_at", "events_removed_at", "input", "changed_input",
             "arguments_changed_by", "output", "content", "start_answer", "status_answer", "questions", "cut",
             "events",
@@ -328,6 +335,18 @@ class TalkSerializer(base.StrictSerializer):
     arguments = base.JSONObjectField(default=dict, help_text="They must match its inputSchema.")
 
 
+class ControlSerializer(base.StrictSerializer):
+    """What is to happen to a run."""
+
+    action = serializers.ChoiceField(
+        choices=[(action.value, action.name) for action in Action],
+        help_text="`retry`: all of it, with the same arguments. `retry_failed`: its failed steps alone.",
+    )
+    wait_seconds = serializers.IntegerField(
+        default=0, min_value=0, max_value=MAX_WAIT_SECONDS, help_text="Of a retry: how long to wait for it."
+    )
+
+
 class AnswerQuestionSerializer(base.StrictSerializer):
     """A person's answer to a question of a paused run."""
 
@@ -394,6 +413,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         "query": Access(Scope.READ, "executions.view_execution"),
         "signal": Access(Scope.RUN, "executions.change_execution"),
         "answer": Access(Scope.RUN, "executions.change_execution"),
+        "control": Access(Scope.RUN, "executions.change_execution"),
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
@@ -448,10 +468,14 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
             fresh=shared.wants_fresh(request),
             notices=run_notices.read_notices(asked["notify"], caller) if "notify" in asked else (),
         )
-        started = _start(wanted, wait_seconds=asked["wait_seconds"])
+        return self._answer_start(wanted, wait_seconds=asked["wait_seconds"])
+
+    def _answer_start(self, wanted: StartRequest, *, wait_seconds: int) -> Response:
+        started = _start(wanted, wait_seconds=wait_seconds)
         execution = self.get_queryset().get(pk=started.pk)
         code = status.HTTP_201_CREATED if execution.is_settled else status.HTTP_202_ACCEPTED
-        headers = {"Location": request.build_absolute_uri(reverse("execution-detail", args=[execution.pk]))}
+        address = reverse("execution-detail", args=[execution.pk])
+        headers = {"Location": self.request.build_absolute_uri(address)}
         if started.pk != wanted.id:
             headers[shared.REPLAYED[0]] = "true"
         if (workflow := started.workflow) is not None and wanted.tool_name != workflow.tool_name:
@@ -572,6 +596,33 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin, shared.
         given, user = {asked["question"]: asked["content"]}, request.user if request.auth is None else None
         answer_questions(execution, given, by=caller.name, door=Execution.Door.REST, user=user)
         return self.answer_with(execution)
+
+    @extend_schema(
+        request=ControlSerializer,
+        responses={
+            200: OpenApiResponse(ExecutionDetailSerializer, "The engine was asked; `state` follows."),
+            201: OpenApiResponse(ExecutionDetailSerializer, "The new execution of a retry, which has ended."),
+            202: OpenApiResponse(ExecutionDetailSerializer, "The new execution of a retry."),
+            409: as_problem("Its state or its engine rules it out, or it was retried already."),
+            429: as_problem("The calls a minute of token, caller, toolset or tool are used up."),
+            503: as_problem("The engine did not answer, or the limits on runs are reached."),
+            504: as_problem("The engine may have received it. Sending it again is harmless."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def control(self, request: Request, pk: str) -> Response:
+        """Retry, pause, resume or terminate a run.
+        A retry is a new execution, started as a call of yours, with `retry_of`; one execution is retried
+        once. The others concern a running run, where the engine can; terminating ends it as cancelled."""
+        asked = self.read_body(ControlSerializer)
+        wanted, caller = Action(asked["action"]), shared.caller_of(request)
+        door = Execution.Door.REST
+        if not wanted.starts:
+            controlled, _ = run_without_connection(control_run(pk, wanted, caller=caller, door=door))
+            return self.answer_with(controlled)
+        demand_of_staff(request, "executions.add_execution")
+        retry = run_without_connection(prepare_retry(pk, wanted, caller=caller, door=door))
+        return self._answer_start(retry, wait_seconds=asked["wait_seconds"])
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:

@@ -78,6 +78,7 @@ CODES: dict[type[Exception], int] = {
     refusals.UnknownTool: 404,
     refusals.IdempotencyConflict: 409,
     refusals.KeyOfOtherToolset: 409,
+    refusals.AlreadyRetried: 409,
     refusals.Busy: 503,
     refusals.TooManyCalls: 429,
     questions.AnswerRefused: 409,

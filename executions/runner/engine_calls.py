@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -37,8 +37,17 @@ def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]
 
 
 def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
-    """Returns those for this run: a connector may differ between workflows."""
-    return capabilities_for(connector, execution.run.workflow)
+    """Returns those for this run: a connector may differ between workflows, and between a start and a retry
+    from the failed step."""
+    known = capabilities_for(connector, execution.run.workflow)
+    if not execution.from_failed_step:
+        return known
+    return replace(
+        known,
+        idempotent_start=known.idempotent_retry,
+        can_find_runs=known.can_find_retries,
+        cancellable_start=False,
+    )
 
 
 async def read_capabilities(execution: Execution) -> Capabilities:

@@ -255,6 +255,9 @@ def _is_to_end(execution: Execution) -> bool:
 
 async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
     """Cancels a run that is to end; if it continues, terminates it later. Returns as `_send_cancel`."""
+    if execution.terminate_requested_at is not None and execution.terminate_sent_at is None:
+        await _send_terminate(connector, execution)
+        return ""
     if execution.cancel_sent_at is None:
         return await _send_cancel(connector, execution, capabilities) if _is_to_end(execution) else ""
     terminated_at = _terminated_at(execution, capabilities)
@@ -296,13 +299,19 @@ async def _send_terminate(connector: Connector, execution: Execution) -> None:
     try:
         await ask(connector.terminate(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
     except (Rejected, NotFound, Unsupported) as error:
-        await run_in_database(execution.mark_terminate_sent, f"The engine refused: {error.message}")
+        told = f"The engine refused: {error.message}"
+        # "Not found" may come of an earlier request whose answer was lost.
+        is_refusal = execution.terminate_requested_at is not None and not isinstance(error, NotFound)
+        refusal = error.message if is_refusal else execution.cancel_refusal
+        await run_in_database(execution.mark_terminate_sent, told, refusal=refusal)
     except ConnectorError as error:
         log_of(execution).bind(recurring=f"{execution.pk} terminate {error.message}").warning(
             "Terminating at the engine failed, and is tried again: {}", error.message
         )
     else:
-        told = "It continued after the cancellation request, so the engine was asked to terminate it."
+        told = "The engine was asked to terminate it."
+        if execution.terminate_requested_at is None:
+            told = "It continued after the cancellation request, so the engine was asked to terminate it."
         await run_in_database(execution.mark_terminate_sent, told)
 
 
@@ -457,6 +466,8 @@ def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None
     why = f"It took longer than its timeout of {execution.timeout_seconds} s {fate}"
     if execution.is_paused:
         why += " It was waiting for a person's answer, which counts towards the timeout."
+    elif execution.is_held:
+        why += " It was paused at the engine, which counts towards the timeout."
     if execution.time_out(why, snapshot=snapshot):
         log_of(execution).warning("Execution timed out: {}", why)
 

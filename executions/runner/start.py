@@ -11,10 +11,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
+from django.db.models import Q
 from django.utils import timezone
 
 from catalogue.database import after_commit, run_in_database
-from catalogue.models import Workflow
+from catalogue.models import Source, Workflow
 from connectors.errors import (
     ConnectorError,
     NotFound,
@@ -32,7 +33,6 @@ from connectors.protocol import (
     RunState,
     Started,
     WorkflowRef,
-    capabilities_for,
     ignore_progress,
 )
 from executions import run_callers
@@ -44,6 +44,7 @@ from executions.runner.engine_calls import (
     READ_SECONDS,
     START_SECONDS,
     ask,
+    capabilities_of,
     connector_of,
     log_of,
     read_capabilities,
@@ -72,6 +73,8 @@ async def start(execution: Execution, on_progress: Callable[[], None] | None = N
     elif off := switched_off(execution.known_workflow, execution.door):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
+    elif execution.from_failed_step and await run_in_database(is_elsewhere, execution):
+        await run_in_database(execution.fail, ELSEWHERE, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
         await _send_start(execution, arguments, on_progress=on_progress)
 
@@ -106,7 +109,7 @@ async def _send_start(
     try:
         async with connector_of(execution) as connector:
             workflow = replace(execution.known_workflow.ref, timeout_seconds=execution.timeout_seconds)
-            capabilities = capabilities_for(connector, workflow)
+            capabilities = capabilities_of(connector, execution)
             if capabilities.can_wait:
                 first_poll = timedelta()
             else:
@@ -145,7 +148,7 @@ def _send(
         longest = max(START_SECONDS, left)
 
     if not capabilities.cancellable_start:
-        call = connector.start(workflow, arguments, key=execution.pk, report=ignore_progress)
+        call = _start_or_retry(connector, execution, arguments, workflow)
         return ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     async def start_asking(report: ReportProgress, asker: Asker) -> Started:
@@ -167,6 +170,14 @@ def _send(
         return await ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     return await_start(execution, start_asking, on_progress)
+
+
+def _start_or_retry(
+    connector: Connector, execution: Execution, arguments: dict[str, Any], workflow: WorkflowRef
+) -> Coroutine[Any, Any, Started]:
+    if execution.from_failed_step:
+        return connector.retry(execution.retried_run, key=execution.pk)
+    return connector.start(workflow, arguments, key=execution.pk, report=ignore_progress)
 
 
 async def record_start_with_retry(
@@ -226,7 +237,7 @@ async def _why_not_again(execution: Execution) -> str:
     if off := switched_off(execution.known_workflow, execution.door):
         return f"{off} before this could be determined."
     # With another address, or without idempotent starts when it was sent, it would create a second run.
-    if _settings_changed_since(execution):
+    if _settings_changed_since(execution, execution.known_workflow.source):
         return "the source's settings were changed before this could be determined."
     if await run_in_database(lacks_approval, execution):
         return "it now lacks an approval."
@@ -235,9 +246,20 @@ async def _why_not_again(execution: Execution) -> str:
     return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
 
 
-def _settings_changed_since(execution: Execution) -> bool:
-    configured_at = execution.known_workflow.source.configured_at
-    return configured_at > (execution.admitted_at or execution.created_at)
+def _settings_changed_since(execution: Execution, source: Source) -> bool:
+    return source.configured_at > (execution.admitted_at or execution.created_at)
+
+
+ELSEWHERE = (
+    "The failed run may be at another engine, as the source's settings were changed since. Retry all of it."
+)
+
+
+def is_elsewhere(execution: Execution) -> bool:
+    """Returns whether the run that it has, or whose failed steps it runs again, may be at another engine."""
+    known = Execution.objects.filter(run_id=execution.last_run.run_id, workflow=execution.workflow_id)
+    latest = known.order_by("created_at").last()
+    return latest is None or _settings_changed_since(latest, execution.known_workflow.source)
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
@@ -394,7 +416,9 @@ MAX_PAUSE_SECONDS = 30.0
 
 async def can_be_looked_up(execution: Execution) -> bool:
     # Perhaps another engine, or another header.
-    return not _settings_changed_since(execution) and (await _known_capabilities(execution)).can_find_runs
+    if _settings_changed_since(execution, execution.known_workflow.source):
+        return False
+    return (await _known_capabilities(execution)).can_find_runs
 
 
 async def _known_capabilities(execution: Execution) -> Capabilities:
@@ -421,8 +445,11 @@ async def look_up(execution: Execution) -> Started | None:
 
 
 async def _find_run(connector: Connector, execution: Execution) -> Started | None:
-    arguments = await run_in_database(input_of, execution)
-    looking = connector.find_run(execution.run.workflow, arguments, key=execution.pk)
+    if execution.from_failed_step:
+        looking = connector.find_retry(execution.retried_run, key=execution.pk)
+    else:
+        arguments = await run_in_database(input_of, execution)
+        looking = connector.find_run(execution.run.workflow, arguments, key=execution.pk)
     return await ask(looking, seconds=READ_SECONDS, otherwise=Unreachable, returns=Started | None)
 
 
@@ -431,6 +458,8 @@ async def _find_run_missed(connector: Connector, execution: Execution) -> Execut
     workflow = execution.known_workflow
     # Of the same workflow, started with the source's present settings.
     same = Execution.objects.filter(workflow=workflow, payload_pruned_at=None).exclude(run_id="")
+    starts = Q(retried_run_id="")  # Retries are looked up in another way
+    same = same.exclude(starts) if execution.from_failed_step else same.filter(starts)
     since = same.filter(created_at__gt=workflow.source.configured_at).order_by("-created_at")
     known = await run_in_database(since.select_related("workflow__source").first)
     if known is None or await _find_run(connector, known) is not None:

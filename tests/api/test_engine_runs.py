@@ -61,6 +61,14 @@ def test_runs_are_listed_as_the_engine_tells_them(review, talker):
     }
 
 
+def test_a_run_that_a_retry_continues_leads_to_the_last_attempt(review, talker):
+    make_execution(review, run_id="run-1", state=State.FAILED, created_at=NOON)
+    last = make_execution(review, run_id="run-1", state=State.RUNNING)
+    talker.list(listed("run-1"))
+    (run,) = administrator().get(RUNS).json()["results"]
+    assert run["execution_id"] == str(last.pk)
+
+
 def test_every_filter_reaches_the_engine_and_empty_ones_do_not_matter(review, talker):
     """E10."""
     asked = {

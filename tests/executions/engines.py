@@ -150,6 +150,8 @@ class WireEngine:
     on_answer: Behaviour = field(default_factory=lambda: replies(404))
     on_listing: Behaviour = field(default_factory=lambda: replies(503))
     """Its workflows stay those that the test made."""
+    others: dict[str, Behaviour] = field(default_factory=dict)
+    """Of requests by kind, beside or instead of these."""
     requests: list[Request] = field(default_factory=list)
     base_url: str = ""
 
@@ -170,7 +172,7 @@ class WireEngine:
             "answer": self.on_answer,
             "workflows": self.on_listing,
         }
-        await behaviours[kind](received, writer)
+        await (behaviours | self.others)[kind](received, writer)
 
 
 @contextmanager

@@ -154,6 +154,7 @@ VERBS = {
         lambda e: e.finish_as_reported(CANCELLED), ACTIVE, State.CANCELLED, "cancelled"
     ),
     "request_cancel": Verb(lambda e: e.request_cancel("Alice"), ACTIVE, None, "cancel_requested"),
+    "request_terminate": Verb(lambda e: e.request_terminate("Alice"), ACTIVE, None, "terminate_requested"),
     "mark_overdue": Verb(lambda e: e.mark_overdue(), (State.RUNNING,), None, "overdue"),
     "mark_cancel_sent": Verb(lambda e: e.mark_cancel_sent(), (State.RUNNING,), None, "cancel_sent"),
     "mark_cancel_refused": Verb(
@@ -420,6 +421,15 @@ def test_a_cancel_asked_for_while_a_poll_was_under_way_is_due_at_once():
     """A7.5: what the poll found must not put the cancel off to the next interval."""
     polling = in_state(State.RUNNING)
     assert read(polling).request_cancel("Alice")
+
+    assert polling.record_poll(RUNNING, next_attempt_at=SOON)
+
+    assert read(polling).next_attempt_at <= timezone.now()
+
+
+def test_a_termination_after_a_cancellation_is_due_at_once_too():
+    polling = in_state(State.RUNNING, cancel_requested_at=PAST)
+    assert read(polling).request_terminate("Alice")
 
     assert polling.record_poll(RUNNING, next_attempt_at=SOON)
 

@@ -311,6 +311,18 @@ def test_a_report_that_comes_before_the_answer_to_the_start_makes_the_first_poll
     assert read(execution).state == State.COMPLETED
 
 
+def test_a_report_of_a_run_that_a_retry_continues_is_of_the_retry(engine, workflow):
+    """The answer to the retry may not be recorded yet; the failed execution stays as it is."""
+    failed = running(workflow, engine, state=State.FAILED, finished_at=timezone.now())
+    starting = {"run_id": "", "state": State.STARTING}
+    retry = running(workflow, engine, **starting, retried_run_id=failed.run_id)
+    other = running(workflow, engine, **starting)
+    body = report(failed.run_id)
+    engine_webhooks.take_delivery("tea", sign(body), body)
+    reported = [read(one).end_reported_at is not None for one in (failed, retry, other)]
+    assert reported == [False, True, False]
+
+
 def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(engine, workflow):
     """B7: between the look for the run and the look for starts."""
     execution = running(workflow, engine)

@@ -28,9 +28,11 @@ class Command(CatalogueCommand):
         add_toolset_option(parser, what="call it through this toolset")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        arguments, access = _arguments(options["arguments"]), local_access(options)
+        self.call_and_print(options["name"], _arguments(options["arguments"]), local_access(options))
+
+    def call_and_print(self, name: str, arguments: dict[str, Any], access: Access) -> None:
         try:
-            result = run_in_background_loop(_call(options["name"], arguments, access, self._report_progress))
+            result = run_in_background_loop(_call(name, arguments, access, self._report_progress))
         except StartRefused as error:
             raise CommandError(in_words(error, Execution.Door.COMMAND)) from None
         for note in filter(is_note, result.content):
