@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from connectors.testing import free_port
+from tests.connectors.calling import steps_taken
 from tests.e2e.line import Line, survive
 from tests.e2e.product import Product, Rest, place_for_one, started, wait_until
 from tests.e2e.test_clients import client_of_2026, newest, text_of
-from tests.e2e.test_prefect import answer_what_it_asks, begin
+from tests.e2e.test_prefect import answer_what_it_asks, begin, until
 from tests.engines.temporal.definitions import definitions
 from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
@@ -99,6 +100,7 @@ def product(tmp_path_factory: pytest.TempPathFactory, line: Line) -> Iterator[Pr
                 "definitions": definitions(Echo={"input": NARROW}, Positional=DESERTED, Asking=ASKING),
                 "cancel_grace_seconds": GRACE_SECONDS,
                 "timeout_seconds": 5,
+                "pause_enabled": True,
             }
             product.manage("add_source", "temporal", "temporal", "--config", json.dumps(config))
             yield product
@@ -183,3 +185,30 @@ async def test_runs_outlive_the_death_of_their_server_and_starts_wait_for_its_re
     assert result.structured_content == {"total": 0, "notes": []}
     assert echoed.structured_content == {"greeting": "anybody there?"}
     assert (await temporal.count_workflows("WorkflowType = 'Lasting'")).count == 1
+
+
+async def test_a_failed_run_goes_on_from_its_failed_step_when_it_is_retried(product, rest, tmp_path):
+    """A7.2: as an execution of its own, and no step that has succeeded runs again."""
+    async with client_of_2026(product) as client:
+        result = await client.call_tool("Steps", {"folder": str(tmp_path)}, progress_callback=ignore)
+    assert result.is_error
+    failed = newest(rest, "Steps")
+    (tmp_path / "fixed").touch()
+    retried = rest.post(f"/executions/{failed['id']}/control/", action="retry_failed", wait_seconds=30)
+    assert (retried["state"], retried["output"]) == ("completed", ["one", "two", "three"])
+    assert (retried["retry_of"], retried["run_id"]) == (failed["id"], failed["run_id"])
+    assert steps_taken(tmp_path) == {"one": 1, "two": 1, "three": 2}
+    assert rest.execution(failed["id"])["state"] == "failed"
+
+
+async def test_a_running_run_is_paused_resumed_and_terminated(product, rest):
+    """A7.5, A8.2: the engine does it, and polls show it."""
+    async with client_of_2026(product) as client:
+        lasting = await begin(client, "Lasting", {})
+    for action, wanted in (
+        ("pause", {"paused": True}),
+        ("resume", {"paused": False}),
+        ("terminate", {"state": "cancelled"}),
+    ):
+        rest.post(f"/executions/{lasting}/control/", action=action)
+        await until(rest, lasting, **wanted)
