@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.line import Line, survive
 from tests.e2e.product import IMPATIENT, Product, Rest, place_for_one, started
 from tests.e2e.test_clients import client_of_2026, text_of
-from tests.e2e.test_prefect import answer_what_it_asks, begin, call, until
+from tests.e2e.test_prefect import answer_what_it_asks, begin, call, retry_from_the_failed_step, until
 from tests.engines.job_engines.servers import (
     AirflowServer,
     Servers,
@@ -119,6 +119,24 @@ async def test_answers_outlive_the_death_of_airflow_and_arrive_once(product, res
         survive, rest, line, runs, told, lambda run: f"PATCH /api/v2/dags/ask/dagRuns/{run}".encode()
     )
     assert [one["output"]["chosen_options"] for one in ended] == [["Approve"]] * 3
+
+
+async def test_a_failed_dag_or_job_goes_on_from_its_failed_step_when_it_is_retried(
+    product, rest, airflow, tmp_path
+):
+    """A7.2: as an execution of its own; for Dagster it is another run, too."""
+    folders = [tmp_path / name for name in ("dag", "job")]
+    for folder in folders:
+        folder.mkdir()
+    dag, job = ({"folder": str(folder)} for folder in folders)
+    ops = {"ops": {name: {"config": job} for name in ("one", "two", "three")}}
+    async with client_of_2026(product) as client:
+        cleared, executed = await asyncio.gather(
+            retry_from_the_failed_step(client, rest, "take_steps", dag, folders[0]),
+            retry_from_the_failed_step(client, rest, "take_three_steps", ops, folders[1]),
+        )
+    assert cleared["output"] == "three" and cleared["is_same_run"]
+    assert executed["output"]["steps"] == ["three"] and not executed["is_same_run"]
 
 
 async def test_a_run_outlives_the_death_of_airflow(product, rest, airflow, line, tmp_path):

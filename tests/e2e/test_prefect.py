@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
 
+from tests.connectors.calling import steps_taken
 from tests.e2e.line import Line, survive
 from tests.e2e.product import Product, Rest, product_of_engine, wait_until
 from tests.e2e.test_clients import client_of_2026, text_of
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PATIENCE_SECONDS = 140.0
 ORDER, GREETING, FAILING, LASTING = "place-order_shop", "greet_somebody", "fail_always", "last_long"
-ASKING = "ask_asking"
+ASKING, STEPS = "ask_asking", "take-steps_steps"
 Heard = list[tuple[float, str | None]]
 
 
@@ -37,7 +38,9 @@ def product(line: Line, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
     """One whose curator has looked at what Prefect offers and enabled some of it."""
     config, secret = {"base_url": f"http://127.0.0.1:{line.port}/api"}, ("--secret", f"auth_string={AUTH}")
     with product_of_engine(tmp_path_factory.mktemp("product"), "prefect", config, *secret) as running:
-        running.manage("enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING, ASKING)
+        running.manage(
+            "enable_workflows", "--source", "prefect", ORDER, GREETING, FAILING, LASTING, ASKING, STEPS
+        )
         yield running
 
 
@@ -79,6 +82,26 @@ async def begin(client: Client, tool: str, arguments: dict[str, Any]) -> str:
     result = await client.call_tool(tool, arguments)
     found: str = result.structured_content["execution_id"]
     return found
+
+
+async def retry_from_the_failed_step(
+    client: Client, rest: Rest, tool: str, arguments: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """The retry of a run whose third step fails and then succeeds, when it has completed: no other step has
+    run again."""
+    result = await client.call_tool(tool, arguments, progress_callback=ignore)
+    assert result.is_error and steps_taken(folder) == {"one": 1, "two": 1, "three": 1}
+    failed = rest.executions(tool=tool)[0]
+    (folder / "fixed").touch()
+    retried = rest.post(f"/executions/{failed['id']}/control/", action="retry_failed")
+    ended = await until(rest, retried["id"], state="completed")
+    assert steps_taken(folder) == {"one": 1, "two": 1, "three": 2}
+    assert (ended["retry_of"], rest.execution(failed["id"])["state"]) == (failed["id"], "failed")
+    return ended | {"is_same_run": ended["run_id"] == failed["run_id"]}
+
+
+async def ignore(value: float, total: float | None, message: str | None) -> None:
+    """Progress makes a call wait for as long as the run takes."""
 
 
 async def until(rest: Rest, execution_id: str, **wanted: Any) -> dict[str, Any]:
@@ -179,3 +202,11 @@ async def test_a_run_outlives_the_death_of_the_server(product, rest, mortal, tmp
         ended = await until(rest, execution, state="completed")
         assert ended["output"] == {"steps": 1}
         assert (await client.list_tools()).tools
+
+
+async def test_a_failed_flow_goes_on_from_its_failed_task_when_it_is_retried(product, rest, tmp_path):
+    """A7.2: as an execution of its own, and the same flow run."""
+    async with client_of_2026(product) as client:
+        folder = {"folder": str(tmp_path)}
+        retried = await retry_from_the_failed_step(client, rest, STEPS, folder, tmp_path)
+    assert retried["output"] == "three steps" and retried["is_same_run"]
