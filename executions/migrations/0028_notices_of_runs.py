@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('catalogue', '0028_answered_by'),
-        ('executions', '0026_questions'),
+        ('executions', '0027_retries'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

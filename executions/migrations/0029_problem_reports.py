@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('executions', '0026_questions'),
+        ('executions', '0028_notices_of_runs'),
     ]
 
     operations = [

@@ -444,10 +444,8 @@ class N8n(JobEngine):
                 return self._list(**asked.query)
             case "GET", ["api", "v1", "executions", run_id] if run_id in self.runs:
                 return 200, self._told(self.runs[run_id])
-            case "POST", ["api", "v1", "executions", run_id, "stop"] if run_id in self.runs:
-                return self._stop(self.runs[run_id])
-            case "POST", ["api", "v1", "executions", run_id, "retry"] if run_id in self.runs:
-                return self._retry(self.runs[run_id], asked.body)
+            case "POST", ["api", "v1", "executions", run_id, verb] if run := self.runs.get(run_id):
+                return self._retry(run, asked.body) if verb == "retry" else self._stop(run)
         return 404, {"message": "Not Found"}
 
     def _retry(self, run: Run, body: Any) -> Answer:
@@ -1195,12 +1193,6 @@ class Argo(JobEngine):
                 return 200, self._told(self.runs[run_id])
             case "PUT", ["workflows", "argo", run_id, "set"] if run_id in self.runs:
                 return self._set(self.runs[run_id], asked.body)
-            case "PUT", ["workflows", "argo", run_id, "stop" | "terminate"] if run_id in self.runs:
-                run = self.runs[run_id]
-                if run.ended:
-                    return 400, {"code": 3, "message": "cannot shutdown a completed workflow"}
-                run.stopped = time.time()
-                return 200, self._told(run)
             case "PUT", ["workflows", "argo", run_id, verb] if run_id in self.runs:
                 return self._control(verb, self.runs[run_id])
         return 404, {"code": 5, "message": f"{asked.path} not found"}
@@ -1212,6 +1204,8 @@ class Argo(JobEngine):
             run.go_on()
         elif run.ended:
             return 400, {"code": 3, "message": f"cannot {verb} completed workflow"}
+        elif verb in ("stop", "terminate"):
+            run.stopped = time.time()
         else:
             run.is_held = verb == "suspend"
         return 200, self._told(run)
