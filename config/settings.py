@@ -356,6 +356,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
+        "ActionEnum": "catalogue.models.WorkflowFilter.Action",
         "ApprovalState": "executions.models.Approval.State",
         "CancelOutcome": "executions.interacting.CancelOutcome",
         "DoorEnum": "executions.models.Execution.Door",
