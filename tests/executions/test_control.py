@@ -1,8 +1,10 @@
 """Retrying, pausing, resuming and terminating runs, and that none of it is done twice."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,17 +16,22 @@ from catalogue.actions.workflows import disable_workflows, override_workflow
 from catalogue.history import command
 from catalogue.models import Source, Workflow
 from connectors.registry import BUILT_IN
+from executions import advancing
 from executions.approvals import UnfitChange, change_arguments
+from executions.control import Action, prepare_retry
 from executions.models import Approval, Execution, State
 from executions.rerunning import rerun_id, run_again
+from executions.waiting import start_and_wait
+from executions.wakeups import waits
 from tests.api.clients import TokenClient, administrator, agent, staff_session
 from tests.connectors.scripted import replies, response
 from tests.executions.caching import at_once as at_once_completed
 from tests.executions.caching import cache_for
 from tests.executions.controlled_engine import FOUND, KEYED, Controlled
-from tests.executions.engines import WORKFLOW_ID, WireEngine, status
+from tests.executions.engines import WORKFLOW_ID, WireEngine, in_thread, status, until
 from tests.executions.steps import (
     advance_due_executions,
+    disconnect,
     expire_lease,
     let_pass,
     reach_deadline,
@@ -315,6 +322,20 @@ def test_a_retry_beside_a_cancellation_starts_nothing_while_the_run_may_go_on(ma
     step(running)
     assert send(client, running, "retry").status_code == 202
     assert Execution.objects.filter(retry_of=running).count() == 1
+
+
+async def test_who_repeats_a_retry_and_leaves_does_not_cancel_it(make, client, workflow, quick_looks):
+    """Although runs of the workflow are cancelled when their callers leave."""
+    await in_thread(partial(override_workflow, workflow, on_disconnect=Workflow.OnDisconnect.CANCEL))
+    failed, caller, door = await in_thread(make), client.token.caller, Execution.Door.MCP
+    request = await prepare_retry(str(failed.pk), Action.RETRY, caller=caller, door=door)
+    await start_and_wait(request, seconds=0.5)
+    repeated = asyncio.create_task(start_and_wait(request, seconds=30))
+    await until(lambda: waits.timeouts, "it waits")
+    await disconnect(repeated)
+    await until(lambda: not advancing._under_way, "what follows from its end is done")
+    attempt = await in_thread(attempt_of, failed)
+    assert (attempt.state, attempt.cancel_requested_at) == (State.RUNNING, None)
 
 
 @pytest.mark.parametrize("config", [KEYED, FOUND, {}], ids=["keyed", "found", "neither"])
