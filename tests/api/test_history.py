@@ -92,7 +92,7 @@ WRITES = {
 }
 RECORDED_ELSEWHERE = {
     "execution.create", "execution.cancel", "execution.resolve", "execution.query", "execution.signal",
-    "execution.answer",
+    "execution.answer", "execution.control",
     "approval.approve", "approval.refuse", "approval.change_arguments", "standing-approval.revoke",
 }  # fmt: skip
 """Executions have a timeline of their own that tells who did what, approvals rows of who decided what."""
