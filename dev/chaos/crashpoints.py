@@ -36,6 +36,7 @@ LOOKUP = "/runs?workflow_id={workflow_id}&idempotency_key={key}"
 STEPS, REQUESTS = "statements and commits", "requests"
 NOT_REACHED = "not reached"
 QUESTION = {"id": "q1", "message": "Go on?", "schema": {"type": "object", "properties": {}}}
+PARTS = 3
 ROUNDS, ROUND_SECONDS = 30, 20
 """How often a worker looks at what is due, and how much time passes for the record between two looks."""
 
@@ -482,13 +483,15 @@ def describe(outcomes: Counter[tuple[str, str]], calls: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m dev.chaos.crashpoints", description=__doc__)
     parser.add_argument("--kind", metavar="WORDS", default="", help="only the kinds whose name contains this")
-    wanted = parser.parse_args().kind
+    parser.add_argument("--part", type=int, help=f"only this part of {PARTS}, from 0, to share the time")
+    options = parser.parse_args()
+    kinds = KINDS if options.part is None else KINDS[options.part :: PARTS]
     with (
         tempfile.TemporaryDirectory(prefix="workflow-catalogue-crashes-") as folder,
         own_django(Path(folder)) as database,
     ):
         begun, visited, violations = time.monotonic(), 0, 0
-        for kind in (each for each in KINDS if wanted in each.name):
+        for kind in (each for each in kinds if options.kind in each.name):
             outcomes = visit(kind)
             print(f"{kind.name} (on {database}): {describe(outcomes, kind.calls)}", flush=True)
             visited += outcomes.total() // kind.calls
