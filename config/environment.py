@@ -540,7 +540,9 @@ class Environment(BaseSettings):
         "{}", "Commands that sources of MCP servers may start, by name; see docs/upstream-mcp.md."
     )
     http_tool_hosts: HostList = _variable(
-        "", "Private hosts and networks that HTTP tools may reach, such as `billing.internal,10.1.0.0/16`."
+        "",
+        "Private hosts and networks that HTTP tools and the webhooks of calls may reach, such as "
+        "`billing.internal,10.1.0.0/16`.",
     )
     outbound_proxy: Annotated[SecretStr, AfterValidator(_check_proxy)] = _variable(
         SecretStr(""),

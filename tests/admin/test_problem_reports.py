@@ -18,7 +18,7 @@ from tests.executions.test_subscriptions import report as report_events
 from tests.executions.test_subscriptions import subscribe
 from tests.factories import make_report, make_workflow
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("executions.admin.problem_reports")]
 HOSTILE = "<img src=x onerror=alert(1)> [click](https://evil.example)"
 
 

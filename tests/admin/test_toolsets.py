@@ -104,7 +104,7 @@ def test_what_cannot_be_is_explained_and_nothing_is_saved(admin_client, given, r
 def test_the_list_shows_addresses_sizes_and_budgets(admin_client):
     """D5: what each list of tools costs a client's context."""
     make_workflow(name="long", description="x" * 4000)
-    make_toolset("tight", rules=["*"], token_budget=1500)
+    make_toolset("tight", rules=["*"], token_budget=1900)
     make_toolset("wide", rules=["*"], token_budget=1_000_000)
     make_toolset("small", rules=["*"], mode="compact", enabled=False)
     page = admin_client.get(list_url(Toolset))
@@ -113,7 +113,7 @@ def test_the_list_shows_addresses_sizes_and_budgets(admin_client):
     assert re.search(r"/mcp/wide full 1 about [\d,]+ within budget 0", shown)
     assert re.search(r"/mcp/small compact 1 about [\d,]+ - 0", shown)
     tight = text_of(admin_client.get(page_url(Toolset.objects.get(slug="tight"))))
-    assert re.search(r"of 1,500 tokens: \d+ % over; switch it to compact mode or", tight)
+    assert re.search(r"of 1,900 tokens: \d+ % over; switch it to compact mode or", tight)
     assert re.search(r"see all of them at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
 
 

@@ -107,7 +107,7 @@ def test_every_action_of_every_view_says_whom_it_lets_in():
         }
         assert actions == set(view.access), view
         assert all(isinstance(access, Access) for access in view.access.values())
-    assert len(views) == 22
+    assert len(views) == 23
 
 
 def _api_patterns():

@@ -98,6 +98,7 @@ RECORDED_ELSEWHERE = {
 """Executions have a timeline of their own that tells who did what, approvals rows of who decided what."""
 READING = {
     "list", "retrieve", "check", "preflight", "html", "source.check", "connector.check", "export", "chain",
+    "result",
 }  # fmt: skip
 
 

@@ -63,7 +63,12 @@ async def test_tools_have_the_card_for_clients_that_show_it_and_are_the_same_for
             with_cards["answer_execution"]["inputSchema"] == BUILT_IN_TOOLS["answer_execution"].input_schema
         )
     shown = {name: tool.pop("_meta") for name, tool in with_cards.items() if "_meta" in tool}
-    with_ours = ["execute_workflow", "get_execution_status", *(["sum"] if mode != "compact" else [])]
+    with_ours = [
+        "execute_workflow",
+        "get_execution_status",
+        "control_execution",
+        *(["sum"] if mode != "compact" else []),
+    ]
     hidden = {"ui": {"visibility": ["app"]}}
     assert shown == dict.fromkeys(with_ours, OUR_CARD) | dict.fromkeys(app_only, hidden)
     if mode == "full":
