@@ -39,11 +39,12 @@ class ControlMixin(ButtonsMixin):
             possible.add("cancel")
         return [one for one in buttons if one.name in possible]
 
-    retry = _acts(Action.RETRY, _("Retry"), icon="replay", confirm=_("Run all of it again?"))
+    retry = _acts(Action.RETRY, _("Retry"), icon="replay", records=True, confirm=_("Run all of it again?"))
     retry_failed = _acts(
         Action.RETRY_FAILED,
         _("Retry from the failed step"),
         icon="resume",
+        records=True,
         confirm=_("Run its failed steps again?"),
     )
     pause = _acts(Action.PAUSE, _("Pause"), icon="pause")

@@ -1,5 +1,7 @@
 """The buttons of the admin's pages in a real browser."""
 
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.models import HistoryEntry, Source, Toolset, Workflow, WorkflowFilter
-from executions.models import Subscription
+from connectors.registry import BUILT_IN
+from executions.models import State, Subscription
 from identity.models import AccessToken
 from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
 from tests.e2e.webdriver import BACKSPACE, BROWSER, DRIVER, ENTER, MISSING
-from tests.factories import make_source, make_toolset, make_workflow
+from tests.executions.controlled_engine import Controlled
+from tests.executions.engines import running_wire_engine
+from tests.factories import make_execution, make_source, make_toolset, make_workflow
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -40,9 +45,25 @@ def object_with(model: type[models.Model], name: str) -> Any:
     )
 
 
+@pytest.fixture
+def controlled_runs(transactional_db: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Failed, running and paused ones of an engine that can retry, pause and terminate them."""
+    monkeypatch.setitem(BUILT_IN, "controlled", "tests.executions.controlled_engine:ControlledConnector")
+    with running_wire_engine() as engine:
+        Controlled(engine)
+        source = make_source("controlled", base_url=engine.base_url, kind="controlled")
+        Source.objects.filter(pk=source.pk).update(configured_at=timezone.now() - timedelta(hours=1))
+        workflow = make_workflow(Source.objects.get(pk=source.pk))
+        make_execution(workflow, state=State.FAILED, run_id="run-1")
+        make_execution(workflow, state=State.RUNNING, run_id="run-2")
+        make_execution(workflow, state=State.RUNNING, run_id="run-3", is_held=True)
+        yield
+
+
 @pytest.mark.parametrize(
     ("model", "name"), BUTTONS, ids=lambda one: one if isinstance(one, str) else one.__name__
 )
+@pytest.mark.usefixtures("controlled_runs")
 def test_every_button_of_every_page_does_something_and_is_noted(window, model, name):
     """B8: those that cannot be undone ask before."""
     make_everything(User.objects.get())

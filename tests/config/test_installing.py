@@ -209,7 +209,7 @@ def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table():
 
 
 @pytest.mark.parametrize(
-    ("unsteady", "wrong", "code", "again"), [(2, 0, 0, 2), (1, 1, 1, 2), (0, 0, 0, 0), (6, 0, 1, 0)]
+    ("unsteady", "wrong", "code", "again"), [(2, 0, 0, 2), (1, 1, 1, 2), (0, 0, 0, 0), (11, 0, 1, 0)]
 )
 def test_a_check_repeats_a_few_failed_tests_once_and_fails_if_one_fails_again(
     checkout, unsteady, wrong, code, again

@@ -33,6 +33,7 @@ from tests.migrated import copy_migrated
 from tests.processes import ExampleEngine, run_python
 
 pytestmark = [
+    pytest.mark.timeout(300),  # Its fixture migrates two databases
     pytest.mark.databases("config.backup"),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="for PostgreSQL"),
 ]
